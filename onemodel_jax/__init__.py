@@ -1,0 +1,1 @@
+"""onemodel_jax: training in JAX whose every bit is defined."""

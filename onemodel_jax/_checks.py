@@ -1,0 +1,64 @@
+"""Argument errors, in one form: function, argument, expected, got.
+
+Structure only (rank, shape, dtype, option): values cannot be inspected under jit.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from onemodel_jax._types import EXACT, FAST
+
+
+def fail(
+    error: type[Exception], function: str, argument: str, expected: str, got: object
+) -> NoReturn:
+    """Raise ``error`` with the library's one error form."""
+    raise error(f"{function}: {argument}: expected {expected}, got {got}")
+
+
+def describe(x: Any) -> str:
+    """Return ``float32[2,3]`` for an array, the type name for anything else."""
+    if hasattr(x, "dtype") and hasattr(x, "shape"):
+        return f"{x.dtype}[{','.join(str(d) for d in x.shape)}]"
+    return type(x).__name__
+
+
+def check_dtype(function: str, argument: str, x: Any, *dtypes: Any) -> None:
+    """Raise TypeError unless the array ``x`` has one of ``dtypes``."""
+    names = [str(d) if isinstance(d, str) else d.__name__ for d in dtypes]
+    if str(x.dtype) not in names:
+        fail(TypeError, function, argument, " or ".join(names), describe(x))
+
+
+def check_rank(function: str, argument: str, x: Any, *ranks: int) -> None:
+    """Raise ValueError unless the array ``x`` has one of ``ranks`` dimensions."""
+    if len(x.shape) not in ranks:
+        expected = "rank " + " or ".join(str(r) for r in ranks)
+        fail(ValueError, function, argument, expected, describe(x))
+
+
+def check_shape(
+    function: str, argument: str, x: Any, shape: Sequence[int | None]
+) -> None:
+    """Raise ValueError unless ``x`` has ``shape``; None matches any size."""
+    good = len(x.shape) == len(shape) and all(
+        want is None or want == have for want, have in zip(shape, x.shape, strict=True)
+    )
+    if not good:
+        wanted = ",".join("*" if d is None else str(d) for d in shape)
+        fail(ValueError, function, argument, f"shape [{wanted}]", describe(x))
+
+
+def check_option(
+    function: str, argument: str, value: object, options: Sequence[object]
+) -> None:
+    """Raise ValueError unless ``value`` is one of ``options``."""
+    if value not in options:
+        expected = "one of " + ", ".join(repr(o) for o in options)
+        fail(ValueError, function, argument, expected, repr(value))
+
+
+def check_arithmetic(function: str, arithmetic: str) -> bool:
+    """Return True for exact, False for fast; raise ValueError for anything else."""
+    check_option(function, "arithmetic", arithmetic, (EXACT, FAST))
+    return arithmetic == EXACT
