@@ -9,6 +9,7 @@ from onemodel_jax.data.batch import (
     steps_needed,
     time_steps,
 )
+from onemodel_jax.data.directory import LineSet, directory_batch, load_lines
 from onemodel_jax.data.lines import (
     CHARSET,
     LINE_WIDTH,
@@ -20,6 +21,12 @@ from onemodel_jax.data.lines import (
     training_batch,
     training_line,
 )
+from onemodel_jax.data.metrics import (
+    character_error_rate,
+    edit_distance,
+    greedy_decode,
+    line_text,
+)
 
 __all__ = [
     "CHARSET",
@@ -30,9 +37,16 @@ __all__ = [
     "PIXELS_PER_STEP",
     "Line",
     "LineBatch",
+    "LineSet",
+    "character_error_rate",
+    "directory_batch",
     "draw_line",
+    "edit_distance",
     "evaluation_line",
     "evaluation_lines",
+    "greedy_decode",
+    "line_text",
+    "load_lines",
     "pad_batch",
     "steps_needed",
     "time_steps",

@@ -80,6 +80,14 @@ def pad_batch(
     return LineBatch(images, widths, labels, label_lengths)
 
 
+def check_batch_size(function: str, batch_size: int) -> None:
+    """Raise TypeError or ValueError unless ``batch_size`` is an integer >= 1."""
+    if isinstance(batch_size, bool) or not isinstance(batch_size, int | np.integer):
+        fail(TypeError, function, "batch_size", "an integer", repr(batch_size))
+    if batch_size < 1:
+        fail(ValueError, function, "batch_size", "at least 1", batch_size)
+
+
 def time_steps(width: int, pixels_per_step: int = PIXELS_PER_STEP) -> int:
     """Return the number of time steps of a line: floor(width / pixels_per_step)."""
     return width // pixels_per_step

@@ -6,8 +6,13 @@ not depend on the batch it is in, so a resumed run needs only its step count.
 
 import numpy as np
 
-from onemodel_jax._checks import fail
-from onemodel_jax.data.batch import LINE_HEIGHT, Line, LineBatch, pad_batch
+from onemodel_jax.data.batch import (
+    LINE_HEIGHT,
+    Line,
+    LineBatch,
+    check_batch_size,
+    pad_batch,
+)
 from onemodel_jax.data.digits import UNIT, glyphs
 from onemodel_jax.nn.generator import Generator, derive
 
@@ -104,10 +109,7 @@ def training_batch(seed: int, step: int, batch_size: int) -> LineBatch:
     Raises:
       TypeError, ValueError: an argument outside its range.
     """
-    if isinstance(batch_size, bool) or not isinstance(batch_size, int | np.integer):
-        fail(TypeError, "training_batch", "batch_size", "an integer", repr(batch_size))
-    if batch_size < 1:
-        fail(ValueError, "training_batch", "batch_size", "at least 1", batch_size)
+    check_batch_size("training_batch", batch_size)
     lines = [training_line(seed, step, i) for i in range(batch_size)]
     return pad_batch(lines, LINE_WIDTH, MAX_DIGITS)
 

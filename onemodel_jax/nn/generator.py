@@ -33,9 +33,9 @@ def derive(seed: int, *path: int) -> int:
     Raises:
       TypeError, ValueError: a number is not an integer in 0..2^64-1.
     """
-    seed = _check_word("derive", "seed", seed)
+    seed = check_word("derive", "seed", seed)
     for n in path:
-        seed = mix(seed + (_check_word("derive", "path", n) + 1) * GAMMA)
+        seed = mix(seed + (check_word("derive", "path", n) + 1) * GAMMA)
     return seed
 
 
@@ -56,7 +56,7 @@ class Generator:
         Raises:
           TypeError, ValueError: ``seed`` is not an integer in 0..2^64-1.
         """
-        self._state = _check_word("Generator", "seed", seed)
+        self._state = check_word("Generator", "seed", seed)
 
     @property
     def state(self) -> int:
@@ -95,7 +95,7 @@ class Generator:
         Raises:
           TypeError, ValueError: ``count`` is not an integer in 0..2^64-1.
         """
-        count = _check_word("uint64s", "count", count)
+        count = check_word("uint64s", "count", count)
         # Output i depends on state + (i+1)*gamma alone; uint64 arrays wrap.
         z = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(GAMMA)
         z += np.uint64(self._state)
@@ -128,7 +128,7 @@ class Generator:
         if not (np.isfinite(low) and np.isfinite(span)):
             fail(ValueError, "uniform", "a, b", "finite a, b and b - a", (a, b))
         sizes = tuple(shape) if isinstance(shape, Sequence) else (shape,)
-        sizes = tuple(_check_word("uniform", "shape", size) for size in sizes)
+        sizes = tuple(check_word("uniform", "shape", size) for size in sizes)
         words = self.uint64s(math.prod(sizes)) >> np.uint64(40)
         singles = words.astype(np.float32) / np.float32(1 << 24)
         return (low + span * singles).reshape(sizes)
@@ -149,7 +149,8 @@ def _check_integer(function: str, argument: str, value: object) -> None:
         fail(TypeError, function, argument, "an integer", repr(value))
 
 
-def _check_word(function: str, argument: str, value: int) -> int:
+def check_word(function: str, argument: str, value: int) -> int:
+    """Return ``value`` as an int; raise unless it is an integer in 0..2^64-1."""
     _check_integer(function, argument, value)
     if not 0 <= value <= _MASK:
         fail(ValueError, function, argument, "0 to 2^64 - 1", value)

@@ -2,11 +2,14 @@
 
 import hashlib
 import re
+import sys
 from fractions import Fraction
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
 
+from onemodel_jax.data import digits, make_digits
 from onemodel_jax.data.digits import (
     DIGITS_FILE,
     DIGITS_SHA256,
@@ -26,16 +29,48 @@ def test_the_file_is_the_published_one_and_encodes_to_itself():
     assert encode_digits(decode_digits(data)) == data
 
 
+def fake_source(monkeypatch, images):
+    """Stand in for the library that the maker reads."""
+    found = SimpleNamespace(images=images, target=load_digits().labels.astype(int))
+    module = ModuleType("sklearn.datasets")
+    monkeypatch.setattr(module, "load_digits", lambda: found, raising=False)
+    monkeypatch.setitem(sys.modules, "sklearn", ModuleType("sklearn"))
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", module)
+
+
+def test_the_maker_writes_the_same_bytes_again(tmp_path, monkeypatch):
+    fake_source(monkeypatch, load_digits().images.astype(np.float64))
+    monkeypatch.setattr(sys, "argv", ["make_digits", str(tmp_path / "out.bin")])
+    make_digits.main()
+    assert (tmp_path / "out.bin").read_bytes() == DIGITS_FILE.read_bytes()
+
+
+def test_the_maker_refuses_ink_that_is_not_integral(tmp_path, monkeypatch):
+    fake_source(monkeypatch, load_digits().images * 0.5)
+    monkeypatch.setattr(sys, "argv", ["make_digits", str(tmp_path / "out.bin")])
+    with pytest.raises(SystemExit, match="ink is not integral"):
+        make_digits.main()
+    assert not (tmp_path / "out.bin").exists()
+
+
+def test_an_altered_installed_file_is_refused(tmp_path, monkeypatch):
+    data = DIGITS_FILE.read_bytes()
+    (tmp_path / "digits.bin").write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    monkeypatch.setattr(digits, "DIGITS_FILE", tmp_path / "digits.bin")
+    with pytest.raises(ValueError, match=f"digits.bin: expected {DIGITS_SHA256}, got"):
+        load_digits.__wrapped__()
+
+
 def test_the_digits_are_the_1797_of_the_test_set():
-    digits = load_digits()
-    assert digits.images.shape == (1797, 8, 8)
-    counts = np.bincount(digits.labels).tolist()
+    found = load_digits()
+    assert found.images.shape == (1797, 8, 8)
+    counts = np.bincount(found.labels).tolist()
     assert counts == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
-    assert digits.labels[:12].tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1]
+    assert found.labels[:12].tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1]
     # The first row of the set's file, as its documentation prints it.
-    assert digits.images[0, 0].tolist() == [0, 0, 5, 13, 9, 1, 0, 0]
-    assert digits.images.max() == 16
-    assert not digits.images.flags.writeable
+    assert found.images[0, 0].tolist() == [0, 0, 5, 13, 9, 1, 0, 0]
+    assert found.images.max() == 16
+    assert not found.images.flags.writeable
 
 
 def test_the_origin_is_attributed():
@@ -116,8 +151,8 @@ def test_full_ink_stays_full():
 
 @pytest.mark.parametrize("evaluation", [False, True])
 def test_glyph_columns_hold_the_ink_and_are_16_wide_at_least(evaluation):
-    digits, side = load_digits(), glyphs(evaluation)
-    images = digits.images[held_out(digits.labels) == evaluation]
+    found, side = load_digits(), glyphs(evaluation)
+    images = found.images[held_out(found.labels) == evaluation]
     for image, left, right in zip(images, side.left, side.right, strict=True):
         columns = np.flatnonzero(image.any(axis=0))
         assert 0 <= left <= 4 * columns[0] and 4 * (columns[-1] + 1) <= right <= 32
