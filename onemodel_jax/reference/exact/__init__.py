@@ -1,0 +1,1 @@
+"""The rational tape: graphs, sweeps and pullbacks checked without tolerance."""
