@@ -1,0 +1,206 @@
+"""CTC: hand-worked cases, every path enumerated, and the edges."""
+
+import math
+
+import numpy as np
+import pytest
+
+from onemodel_jax.reference.float64 import ctc as truth
+from onemodel_jax.reference.lanes.ctc import ctc_loss_and_grad, logadd
+from onemodel_jax.reference.lanes.elementary import exp64, log64
+from tests.support import assert_bits_equal
+
+LN2, LN3 = math.log(2), math.log(3)
+THIRD = 1 / 3
+UNIFORM = np.zeros((4, 3))
+
+# name: logits, labels, loss, gradient (None: zero)
+CASES = {
+    "empty target": (
+        [[0, LN2, LN3], [0, 0, 0]],
+        [],
+        math.log(18),
+        [[-5 / 6, THIRD, 0.5], [-2 / 3, THIRD, THIRD]],
+    ),
+    "two labels in two steps": (
+        [[0, LN2, LN3], [0, 0, 0]],
+        [1, 2],
+        2 * LN3,
+        [[1 / 6, -2 / 3, 0.5], [THIRD, THIRD, -2 / 3]],
+    ),
+    "a repeat needs a blank": (UNIFORM[:2], [1, 1], math.inf, None),
+    "a repeat that fits": (
+        UNIFORM[:3],
+        [1, 1],
+        3 * LN3,
+        [[THIRD, -2 / 3, THIRD], [-2 / 3, THIRD, THIRD], [THIRD, -2 / 3, THIRD]],
+    ),
+    "a repeat and one more do not fit": (UNIFORM[:3], [1, 1, 2], math.inf, None),
+    "a repeat and one more fit": (
+        UNIFORM,
+        [1, 1, 2],
+        4 * LN3,
+        [
+            [THIRD, -2 / 3, THIRD],
+            [-2 / 3, THIRD, THIRD],
+            [THIRD, -2 / 3, THIRD],
+            [THIRD, THIRD, -2 / 3],
+        ],
+    ),
+    "gradient is of logits": ([[0, LN3]], [1], math.log(4 / 3), [[0.25, -0.25]]),
+    "no step, no label": (np.zeros((0, 2)), [], 0.0, None),
+    "no step, a label": (np.zeros((0, 2)), [1], math.inf, None),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_hand_worked(name):
+    logits, labels, loss, grad = CASES[name]
+    logits = np.asarray(logits, np.float32)
+    got, got_grad = ctc_loss_and_grad(logits, labels)
+    # The logits ln 2, ln 3 are rounded to float32: 6e-8 each.
+    assert got == pytest.approx(loss, abs=3e-7)
+    wanted = np.zeros(logits.shape) if grad is None else np.array(grad)
+    np.testing.assert_allclose(got_grad, wanted, rtol=0, atol=2e-7)
+    if grad is None:
+        assert_bits_equal(got_grad, np.zeros(logits.shape, np.float32))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_float64_hand_worked(name):
+    logits, labels, loss, grad = CASES[name]
+    logits = np.asarray(logits, np.float64)
+    wanted = np.zeros(logits.shape) if grad is None else np.array(grad)
+    references = (truth.ctc, truth.ctc_by_paths) if len(logits) else (truth.ctc,)
+    for function in references:
+        got, got_grad = function(logits, labels)
+        assert got == pytest.approx(loss, abs=1e-14)
+        np.testing.assert_allclose(got_grad, wanted, rtol=0, atol=1e-14)
+
+
+SEQUENCES = [[], [1], [2, 1], [1, 1], [1, 2, 1], [2, 2, 2], [1, 1, 2, 2]]
+
+
+@pytest.mark.parametrize("labels", SEQUENCES, ids=str)
+@pytest.mark.parametrize("steps", [1, 3, 6])
+def test_agrees_with_the_sum_over_every_path(labels, steps):
+    rng = np.random.default_rng(steps)
+    logits = (3 * rng.standard_normal((steps, 3))).astype(np.float32)
+    wide = logits.astype(np.float64)
+    loss, grad = ctc_loss_and_grad(logits, labels)
+    want, want_grad = truth.ctc_by_paths(wide, labels)
+    recursion, recursion_grad = truth.ctc(wide, labels)
+    # float64 sums of at most 3^6 terms; the gradient is then rounded to float32.
+    assert loss == pytest.approx(want, abs=1e-13)
+    assert recursion == pytest.approx(want, abs=1e-13)
+    np.testing.assert_allclose(recursion_grad, want_grad, rtol=0, atol=1e-13)
+    np.testing.assert_allclose(grad, want_grad, rtol=6e-8, atol=1e-13)
+
+
+def test_long_line_agrees_with_the_float64_recursion():
+    rng = np.random.default_rng(9)
+    logits = (2 * rng.standard_normal((60, 12))).astype(np.float32)
+    labels = list(rng.integers(1, 12, 15)) + [3, 3]
+    loss, grad = ctc_loss_and_grad(logits, labels)
+    want, want_grad = truth.ctc(logits.astype(np.float64), labels)
+    assert loss == pytest.approx(want, rel=1e-13)
+    np.testing.assert_allclose(grad, want_grad, rtol=6e-8, atol=1e-11)
+
+
+def test_gradient_is_scaled_in_float64_before_its_one_rounding():
+    rng = np.random.default_rng(10)
+    logits = rng.standard_normal((7, 4)).astype(np.float32)
+    _, grad = ctc_loss_and_grad(logits, [1, 3])
+    _, halved = ctc_loss_and_grad(logits, [1, 3], scale=0.5)
+    assert_bits_equal(halved, grad * np.float32(0.5))
+    _, third = ctc_loss_and_grad(logits, [1, 3], scale=1 / 3)
+    _, want = truth.ctc(logits.astype(np.float64), [1, 3])
+    np.testing.assert_allclose(third, want / 3, rtol=6.1e-8, atol=1e-14)
+
+
+def test_logadd_cuts_at_forty_and_keeps_minus_infinity():
+    assert_bits_equal(logadd(np.float64(0.0), np.float64(-40.5)), np.float64(0.0))
+    kept = logadd(np.float64(-40.0), np.float64(0.0))
+    assert kept == pytest.approx(math.exp(-40), rel=1e-12)
+    assert_bits_equal(logadd(-np.inf, np.float64(-np.inf)), np.float64(-np.inf))
+    assert_bits_equal(logadd(np.float64(-3), -np.inf), np.float64(-3))
+    assert logadd(np.float64(1), np.float64(1)) == pytest.approx(1 + LN2, abs=1e-15)
+    assert np.isnan(logadd(np.float64(np.nan), np.float64(-np.inf)))
+
+
+def loss_by_steps(logits, labels):
+    """The stated steps in scalar loops, one operation at a time."""
+
+    def add(a, b):
+        high, low = (a, b) if a >= b else (b, a)
+        if low == -np.inf or low - high < -40:
+            return high
+        return high + log64(1 + exp64(low - high))
+
+    path = [0]
+    for label in labels:
+        path += [label, 0]
+    row = None
+    for z in logits.astype(np.float64):
+        total = np.float64(0)
+        for k in range(len(z)):
+            total = total + exp64(z[k] - z.max())
+        log_probs = [(v - z.max()) - log64(total) for v in z]
+        new = []
+        for s, label in enumerate(path):
+            if row is None:
+                value = np.float64(0 if s < 2 else -np.inf)
+            else:
+                value = row[s] if s < 1 else add(row[s], row[s - 1])
+                if s > 1 and label != 0 and label != path[s - 2]:
+                    value = add(value, row[s - 2])
+            new.append(value + log_probs[label])
+        row = new
+    return -add(row[-2], row[-1])
+
+
+def test_loss_has_the_bits_of_the_stated_steps():
+    rng = np.random.default_rng(11)
+    for scale in (1, 30):
+        logits = (scale * rng.standard_normal((9, 5))).astype(np.float32)
+        for labels in ([1, 1, 4], [3], [2, 4, 2, 4]):
+            loss, _ = ctc_loss_and_grad(logits, labels)
+            assert_bits_equal(loss, np.float64(loss_by_steps(logits, labels)))
+
+
+def test_nan_logit_makes_the_loss_nan():
+    logits = np.zeros((3, 3), np.float32)
+    logits[1, 2] = np.nan
+    loss, grad = ctc_loss_and_grad(logits, [1])
+    assert np.isnan(loss) and np.isnan(grad).all()
+
+
+def test_class_of_probability_zero_has_zero_gradient():
+    logits = np.zeros((3, 3), np.float32)
+    logits[:, 2] = -np.inf
+    loss, grad = ctc_loss_and_grad(logits, [1])
+    assert np.isfinite(loss) and np.isfinite(grad).all()
+    assert_bits_equal(grad[:, 2], np.zeros(3, np.float32))
+    loss, grad = ctc_loss_and_grad(logits, [2])
+    assert loss == np.inf
+    assert_bits_equal(grad, np.zeros((3, 3), np.float32))
+
+
+def test_extreme_logits_stay_finite():
+    logits = np.array([[0, 3e38, -3e38], [-3e38, 0, 3e38]], np.float32)
+    loss, grad = ctc_loss_and_grad(logits, [1, 2])
+    assert loss == 0.0
+    assert_bits_equal(np.abs(grad), np.zeros((2, 3), np.float32))
+
+
+@pytest.mark.parametrize(
+    "labels, text", [([1, 3], "got 3 at"), ([0], "got 0"), ([-1], "-1")]
+)
+def test_labels_outside_the_classes_are_refused(labels, text):
+    with pytest.raises(ValueError, match="ctc: labels: expected 1 to 2") as error:
+        ctc_loss_and_grad(UNIFORM, labels)
+    assert text in str(error.value)
+
+
+def test_collapse_merges_repeats_then_drops_blanks():
+    assert truth.collapse([0, 1, 1, 0, 1, 2, 2, 0]) == [1, 1, 2]
