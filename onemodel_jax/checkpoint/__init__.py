@@ -9,19 +9,43 @@ from onemodel_jax.checkpoint.checkpoint import (
     save,
     state_hash,
 )
+from onemodel_jax.checkpoint.container import (
+    Model,
+    ModelManifest,
+    dumps_model,
+    load_model,
+    read_model_manifest,
+    save_model,
+)
 from onemodel_jax.checkpoint.errors import CheckpointError
+from onemodel_jax.checkpoint.exchange import (
+    export_npz,
+    export_safetensors,
+    import_npz,
+    import_safetensors,
+)
 from onemodel_jax.checkpoint.manifest import Manifest, Optimizer, Tensor
 
 __all__ = [
     "CheckpointError",
     "Manifest",
+    "Model",
+    "ModelManifest",
     "Optimizer",
     "Tensor",
     "dumps",
+    "dumps_model",
+    "export_npz",
+    "export_safetensors",
+    "import_npz",
+    "import_safetensors",
     "load",
+    "load_model",
     "loads",
     "read_manifest",
+    "read_model_manifest",
     "read_tensors",
     "save",
+    "save_model",
     "state_hash",
 ]

@@ -1,7 +1,7 @@
 """A strict JSON reader driven by the caller's schema.
 
-It knows objects with named fields, arrays, strings and integers, and nothing else:
-no fraction, exponent, literal or nesting that the schema does not ask for.
+It knows objects, arrays, strings, integers and booleans, and nothing else: no
+fraction, exponent, null or nesting that the schema does not ask for.
 """
 
 import json
@@ -43,21 +43,30 @@ class Reader:
 
     def object(self, fields: Mapping, optional: tuple[str, ...] = ()) -> dict:
         """Read an object with exactly ``fields`` (name to reader), in any order."""
-        found: dict[str, Any] = {}
+
+        def value(name: str):
+            if name not in fields:
+                self.fail(f"unknown field {name[:80]!r}")
+            return fields[name]()
+
+        found = self.mapping(value)
+        missing = [n for n in fields if n not in found and n not in optional]
+        if missing:
+            self.fail(f"missing field {missing[0]!r}")
+        return found
+
+    def mapping(self, value: Callable[[str], T]) -> dict[str, T]:
+        """Read an object; ``value`` reads the value of the name it is given."""
+        found: dict[str, T] = {}
 
         def item():
             name = self.string()
             if name in found:
-                self.fail(f"field {name!r} occurs twice")
-            if name not in fields:
-                self.fail(f"unknown field {name[:80]!r}")
+                self.fail(f"field {name[:80]!r} occurs twice")
             self._take(":")
-            found[name] = fields[name]()
+            found[name] = value(name)
 
         self._items("{", "}", item)
-        missing = [n for n in fields if n not in found and n not in optional]
-        if missing:
-            self.fail(f"missing field {missing[0]!r}")
         return found
 
     def array(self, item: Callable[[], T], limit: int | None = None) -> list[T]:
@@ -90,6 +99,14 @@ class Reader:
         """Read the string ``expected``."""
         value = self.string()
         return value if value == expected else self.fail(f"expected {expected!r}")
+
+    def boolean(self) -> bool:
+        """Read ``true`` or ``false``."""
+        word = "true" if self.peek() == "t" else "false"
+        if not self._text.startswith(word, self._position):
+            self.fail("expected true or false")
+        self._position += len(word)
+        return word == "true"
 
     def integer(self, low: int, high: int) -> int:
         """Read an integer in low..high, written without fraction and exponent."""

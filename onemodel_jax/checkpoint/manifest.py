@@ -14,6 +14,7 @@ from onemodel_jax.checkpoint.json_reader import Reader
 
 CHECKPOINT_FORMAT = "onemodel-checkpoint"
 VERSION = 1
+MAX_DEPTH = 32
 MAX_RANK = 32
 MAX_DIMENSION = 2**31 - 1
 INT64 = (-(2**63), 2**63 - 1)

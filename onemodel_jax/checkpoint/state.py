@@ -3,6 +3,7 @@
 Nothing here touches files or raw bytes.
 """
 
+import dataclasses
 import operator
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -196,23 +197,28 @@ def from_arrays(
     leaves = [to_leaf(array, private) for array in arrays]
     names = [t.name for t in manifest.model]
     values = dict(zip(names, leaves, strict=False))
-    if not isinstance(like, TrainState):
-        return fill(like, values)
-    params, buffers = fill(like.params, values), fill(like.buffers, values)
-    optimizer = None
-    if like.optimizer is not None and manifest.optimizer is not None:
-        slots = leaves[len(names) :]
-        optimizer = _restored(like.optimizer, manifest.optimizer, slots)
-    return TrainState(params, buffers, optimizer)
+    state = fill_model(like, values)
+    if not isinstance(like, TrainState) or like.optimizer is None:
+        return state
+    slots = leaves[len(names) :]
+    optimizer = _restored(like.optimizer, manifest.optimizer, slots)
+    return dataclasses.replace(state, optimizer=optimizer)
 
 
-def fill(tree: PyTree, values: Mapping[str, Any]) -> PyTree:
-    """Return ``tree`` with each leaf replaced by the value of its dotted path."""
+def fill_model(like: PyTree, values: Mapping[str, Any]) -> PyTree:
+    """Return ``like`` with the leaves of its model part replaced by name."""
+    if isinstance(like, TrainState):
+        params, buffers = _fill(like.params, values), _fill(like.buffers, values)
+        return TrainState(params, buffers, like.optimizer)
+    return _fill(like, values)
+
+
+def _fill(tree: PyTree, values: Mapping[str, Any]) -> PyTree:
     replace = lambda path, _: values[_dotted(path)]  # noqa: E731
     return jax.tree_util.tree_map_with_path(replace, tree)
 
 
-def _restored(like: OptimizerState, entry: Optimizer, slots: list) -> OptimizerState:
+def _restored(like: OptimizerState, entry: Any, slots: list) -> OptimizerState:
     rate = np.uint32(dict(entry.hyper)[LEARNING_RATE]).view(np.float32)
     named = zip(like.slots, slots, strict=True)
     return OptimizerState(
@@ -237,7 +243,7 @@ __all__ = [
     "check_entries",
     "check_optimizer",
     "compare",
-    "fill",
+    "fill_model",
     "from_arrays",
     "model_entries",
     "target_of",
