@@ -107,6 +107,10 @@ def _pieces(
     check_text(function, "charset", charset)
     if not isinstance(config, Mapping):
         fail(TypeError, function, "config", "a mapping", type(config).__name__)
+    checked = _checked_value(function, "config", config, 2)
+    if _count(checked) - 1 > MAX_CONFIG_VALUES:
+        expected = f"at most {MAX_CONFIG_VALUES} values"
+        fail(ValueError, function, "config", expected, _count(checked) - 1)
     named = model_entries(state)
     halves = [(name, _as_half(function, name, array)) for name, array in named]
     tensors, _ = lay_out(function, halves, CODES, 0)
@@ -114,7 +118,7 @@ def _pieces(
         "format": MODEL_FORMAT,
         "version": VERSION,
         "architecture": architecture,
-        "config": _checked_value(function, "config", config, 2),
+        "config": checked,
         "charset": charset,
         "tensors": tensor_fields(tensors),
     }
@@ -141,7 +145,7 @@ def _as_half(function: str, name: str, array: Any) -> Any:
 
 def _checked_value(function: str, path: str, value: Any, depth: int) -> Any:
     """Return a configuration value as plain JSON data, mappings sorted by key."""
-    if depth > MAX_DEPTH:
+    if isinstance(value, Mapping | list | tuple) and depth > MAX_DEPTH:
         fail(ValueError, function, path[:80], f"depth <= {MAX_DEPTH}", "deeper")
     if isinstance(value, Mapping):
         for key in value:
@@ -167,6 +171,15 @@ def _checked_value(function: str, path: str, value: Any, depth: int) -> Any:
         return int(value)
     expected = "string, bool, int, list or mapping"
     fail(TypeError, function, path, expected, describe(value))
+
+
+def _count(value: Any) -> int:
+    """Return how many values a configuration value holds, itself included."""
+    if isinstance(value, dict):
+        return 1 + sum(_count(v) for v in value.values())
+    if isinstance(value, list):
+        return 1 + sum(_count(v) for v in value)
+    return 1
 
 
 def load_model(
@@ -226,9 +239,12 @@ def _decode(data: memoryview) -> ModelManifest:
     def value(depth: int) -> Any:
         nonlocal values
         values += 1
-        if values > MAX_CONFIG_VALUES or depth > MAX_DEPTH:
-            reader.fail("config has too many values or is nested too deeply")
-        match reader.peek():
+        if values > MAX_CONFIG_VALUES:
+            reader.fail(f"config has more than {MAX_CONFIG_VALUES} values")
+        first = reader.peek()
+        if first in ("{", "[") and depth > MAX_DEPTH:
+            reader.fail("config is nested too deeply")
+        match first:
             case "{":
                 return reader.mapping(lambda _: value(depth + 1))
             case "[":
