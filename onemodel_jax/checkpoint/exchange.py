@@ -4,6 +4,7 @@ The model alone: parameters and buffers under their dotted names. Optimizer stat
 not exchanged; a checkpoint carries it. A dtype that the format lacks is refused.
 """
 
+import errno
 import io
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -179,9 +180,12 @@ def _refusals() -> Iterator[None]:
     """Turn whatever a foreign reader says of a damaged file into a BadManifest."""
     try:
         yield
-    except (CheckpointError, OSError):
+    except CheckpointError:
         raise
     except Exception as error:
+        # A damaged archive makes the zip reader seek before the start of the file.
+        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
+            raise
         raise CheckpointError("BadManifest", str(error)[:200]) from error
 
 
