@@ -1,0 +1,225 @@
+"""The engines behind the lane product, and the certificates that admit a fast one.
+
+All engines compute out[g, m, n] = dot(x[g, m, :], w[g, n, :]) with the bits of SPEC,
+"Lane dot". ``emulated`` is the truth: its fused multiply-add is built from binary64
+and integer operations and depends on nothing. ``forced`` writes a chain
+``acc + x * w`` that the compiler contracts to the hardware's fused multiply-add; it
+serves a shape only after ``certified`` has compared it with exact sums on this very
+machine, and only for operands that ``far_from_subnormal`` lets through.
+"""
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from onemodel_jax._types import Array
+from onemodel_jax.numerics import softfloat
+
+LANES = 16
+
+# Accumulators of one tile stay in the second-level cache.
+_TILE_BYTES = 1 << 18
+# Up to this many terms a lane are summed in registers, the tree included.
+_REGISTER_TERMS = 9
+# Longer lanes carry their accumulators from one block of terms to the next.
+_BLOCK_TERMS = 36
+
+_NO_KEY = np.uint32(0xFFFF_FFFF)
+
+
+def far_from_subnormal(x: Array, w: Array) -> Array:
+    """Return () bool: no partial result of any product x, w can be subnormal.
+
+    With the smallest nonzero operands normal and exponents ex + ew >= -80, every
+    product is a multiple of 2^(ex - 23 + ew - 23) >= 2^-126, and so is every rounded
+    sum of such products: zero or normal, so that flushing cannot show.
+    """
+    fx, fw = _least_exponent(x), _least_exponent(w)
+    return (fx >= 1) & (fw >= 1) & (fx + fw >= 2 * 127 - 80)
+
+
+def _least_exponent(x: Array) -> Array:
+    """Return the exponent field of the smallest nonzero magnitude; 255 if none."""
+    b = lax.bitcast_convert_type(x, jnp.uint32).reshape(-1)
+    # Twice the magnitude less one: zeros become the largest key.
+    keys = (b << 1) - jnp.uint32(1)
+    # Columns of 1,024 keys: a reduction over the major axis is vectorized.
+    whole = keys.size // 1024 * 1024
+    columns = jnp.min(keys[:whole].reshape(-1, 1024), axis=0, initial=_NO_KEY)
+    rest = jnp.min(keys[whole:], initial=_NO_KEY)
+    return (jnp.minimum(jnp.min(columns), rest) >> 24).astype(jnp.int32)
+
+
+def pad_axis(x: Array, axis: int, size: int, value: float) -> Array:
+    """Return ``x`` with ``axis`` lengthened to ``size`` by ``value``."""
+    widths = [(0, 0)] * x.ndim
+    widths[axis] = (0, size - x.shape[axis])
+    return jnp.pad(x, widths, constant_values=x.dtype.type(value))
+
+
+def tree_sum(lanes: list[Array], add) -> Array:
+    """Add 16 lanes by the halving tree: p[i] + p[i + s] for s in 8, 4, 2, 1."""
+    while len(lanes) > 1:
+        half = len(lanes) // 2
+        lanes = [add(lanes[i], lanes[i + half]) for i in range(half)]
+    return lanes[0]
+
+
+def emulated(x: Array, w: Array) -> Array:
+    """The lane product of x (G, M, K) and w (G, N, K) by emulated fma; any values.
+
+    The pads are +0 on one side and -0 on the other: fma(+0, -0, p) is p for every p.
+    """
+    groups, rows, terms = x.shape
+    blocks = -(-terms // LANES)
+    x = pad_axis(x, 2, blocks * LANES, 0.0)
+    w = pad_axis(w, 2, blocks * LANES, -0.0)
+    xs = x.reshape(groups, rows, blocks, LANES).transpose(2, 0, 3, 1)[..., None]
+    ws = w.reshape(groups, -1, blocks, LANES).transpose(2, 0, 3, 1)[:, :, :, None]
+
+    def step(lanes: Array, block: tuple[Array, Array]) -> tuple[Array, None]:
+        a, b = jnp.broadcast_arrays(*block)
+        return softfloat.fma32(a, b, lanes), None
+
+    zero = jnp.zeros((groups, LANES, rows, w.shape[1]), jnp.float32)
+    lanes, _ = lax.scan(step, zero, (xs, ws))
+    return tree_sum([lanes[:, i] for i in range(LANES)], softfloat.add32)
+
+
+class Plan(NamedTuple):
+    """How ``forced`` cuts a product: sizes after padding.
+
+    Attributes:
+      rows: rows of one tile.
+      tiles: number of tiles that cover M.
+      columns: N, at least 16, so that the minor axis fills a vector.
+      terms: terms of each lane in one block.
+      blocks: number of blocks that cover K.
+    """
+
+    rows: int
+    tiles: int
+    columns: int
+    terms: int
+    blocks: int
+
+
+def plan(rows: int, terms: int, columns: int) -> Plan:
+    """Choose tile and block sizes for a product of M rows, K terms, N columns."""
+    columns = max(columns, LANES)
+    per_lane = max(-(-terms // LANES), 1)
+    fit = max(_TILE_BYTES // (LANES * 4 * columns), 8)
+    tiles = -(-rows // fit)
+    blocks = -(-per_lane // _BLOCK_TERMS)
+    return Plan(-(-rows // tiles), tiles, columns, -(-per_lane // blocks), blocks)
+
+
+def forced(x: Array, w: Array) -> Array:
+    """The lane product of x (G, M, K) and w (G, N, K) by contraction to hardware fma.
+
+    Every product is added to an accumulator that is not itself a product, the first
+    one to a zero the compiler cannot see, so that only one contraction is possible.
+    """
+    if w.shape[1] < LANES <= x.shape[1]:
+        return forced(w, x).transpose(0, 2, 1)
+    groups, rows, terms = x.shape
+    columns = w.shape[1]
+    p = plan(rows, terms, columns)
+    zero = _hidden_zero(x)
+    padded = p.blocks * p.terms * LANES
+    x = pad_axis(pad_axis(x, 2, padded, 0.0), 1, p.rows * p.tiles, 0.0)
+    w = pad_axis(pad_axis(w, 2, padded, -0.0), 1, p.columns, -0.0)
+    x = x.reshape(groups, p.tiles, p.rows, p.blocks, p.terms, LANES)
+    w = w.reshape(groups, p.columns, p.blocks, p.terms, LANES)
+    in_registers = p.blocks == 1 and p.terms <= _REGISTER_TERMS
+    tile = _tile_in_registers if in_registers else _tile_in_memory
+
+    def one_group(operands: tuple[Array, Array]) -> Array:
+        xg, wg = operands
+        wg = wg.transpose(1, 3, 2, 0)  # blocks, lanes, terms, columns
+        if in_registers:
+            wg = wg.transpose(0, 2, 1, 3)
+        wg = lax.optimization_barrier(wg)
+        return lax.map(lambda xt: tile(xt, wg, zero), xg)
+
+    out = lax.map(one_group, (x, w))
+    out = out.reshape(groups, p.rows * p.tiles, p.columns)
+    return out[:, :rows, :columns]
+
+
+def _hidden_zero(x: Array) -> Array:
+    """Return () +0.0 that no algebraic pass recognizes: popcount / 64 of an element."""
+    b = softfloat.bits_of(x.reshape(-1)[0])
+    return softfloat.from_bits(lax.population_count(b) >> 6)
+
+
+def _tile_in_registers(x: Array, w: Array, zero: Array) -> Array:
+    """One tile, x (R, 1, J, 16) and w (1, J, 16, N): 16 chains and the tree, unrolled."""
+    (rows, _, terms, _), columns = x.shape, w.shape[-1]
+    lanes = []
+    for lane in range(LANES):
+        acc = zero
+        for j in range(terms):
+            a = lax.slice(x, (0, 0, j, lane), (rows, 1, j + 1, lane + 1))
+            b = lax.slice(w, (0, j, lane, 0), (1, j + 1, lane + 1, columns))
+            acc = acc + a.reshape(rows, 1) * b.reshape(1, columns)
+        lanes.append(acc)
+    return tree_sum(lanes, lax.add)
+
+
+def _tile_in_memory(x: Array, w: Array, zero: Array) -> Array:
+    """One tile, x (R, B, J, 16) and w (B, 16, J, N): lanes as an axis, blocks scanned."""
+    xb = lax.optimization_barrier(x.transpose(1, 3, 0, 2))  # blocks, lanes, rows, terms
+
+    def step(acc: Array, block: tuple[Array, Array]) -> tuple[Array, None]:
+        a, b = block
+        for j in range(a.shape[2]):
+            aj = lax.slice_in_dim(a, j, j + 1, axis=2)
+            acc = acc + aj * lax.slice_in_dim(b, j, j + 1, axis=1)
+        return acc, None
+
+    acc = jnp.broadcast_to(zero, (LANES, x.shape[0], w.shape[3]))
+    if xb.shape[0] == 1:
+        acc, _ = step(acc, (xb[0], w[0]))
+    else:
+        acc, _ = lax.scan(step, acc, (xb, w))
+    return tree_sum([acc[i] for i in range(LANES)], lax.add)
+
+
+@functools.cache
+def certified(groups: int, rows: int, terms: int, columns: int) -> bool:
+    """Return True if ``forced`` gives the exact bits for this shape on this machine.
+
+    The compiled engine runs once on integers of 20 bits, whose products (40 bits) no
+    binary32 holds, so that a separate rounding shows, while binary64 holds every sum
+    exactly; every element is compared. Tiles beyond the second and groups beyond the
+    second run the same compiled loop body, so they are left out. Cached in the process.
+    """
+    if columns < LANES <= rows:
+        rows, columns = columns, rows
+    p = plan(rows, terms, columns)
+    shape = (min(groups, 2), p.rows * min(p.tiles, 2), terms, columns)
+    return _agrees(*shape)
+
+
+@functools.cache
+def _agrees(groups: int, rows: int, terms: int, columns: int) -> bool:
+    rng = np.random.default_rng(0)
+    x = rng.integers(-(2**20), 2**20, (groups, rows, terms)).astype(np.float32)
+    w = rng.integers(-(2**20), 2**20, (groups, columns, terms)).astype(np.float32)
+    with jax.enable_x64(False):
+        got = np.asarray(jax.jit(forced).lower(x, w).compile()(x, w))
+    return np.array_equal(got, _sums_of_integers(x, w))
+
+
+def _sums_of_integers(x: np.ndarray, w: np.ndarray) -> np.ndarray:
+    """Lane product of integers below 2^20: binary64 is exact, binary32 rounds once."""
+    lanes = np.zeros((LANES, x.shape[0], x.shape[1], w.shape[1]), np.float32)
+    for k in range(x.shape[2]):
+        product = x[:, :, None, k].astype(np.float64) * w[:, None, :, k]
+        lanes[k % LANES] = (product + lanes[k % LANES]).astype(np.float32)
+    return tree_sum(list(lanes), np.add)

@@ -1,0 +1,76 @@
+"""Exact operations as JAX primitives: one name in a jaxpr, one rounding, own vmap rule.
+
+A primitive keeps an exact operation visible as itself (a jaxpr shows ``exact_add``,
+not thirty integer operations), traces fast, and lets vmap batch the operation
+instead of its insides. None of them has a differentiation rule: their insides are
+integer operations whose gradient would silently be zero, so JAX must refuse.
+Gradients come from the hand-written VJPs of ``onemodel_jax.ops``.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.core import ShapedArray
+from jax.extend.core import Primitive
+from jax.interpreters import batching, mlir
+
+from onemodel_jax._types import Array
+
+
+def define(
+    name: str,
+    body: Callable[..., Array],
+    abstract: Callable[..., ShapedArray],
+    batch: Callable[..., tuple[Array, int]],
+) -> Primitive:
+    """Create a primitive that lowers to ``body``, traced with 64-bit types enabled.
+
+    Args:
+      name: the name that jaxprs show.
+      body: the implementation in jax.numpy and lax; may use float64 and int64.
+      abstract: maps abstract operands to the abstract result.
+      batch: JAX batching rule ``(operands, axes) -> (result, axis)``.
+    """
+    primitive = Primitive(name)
+    primitive.def_abstract_eval(abstract)
+    batching.primitive_batchers[primitive] = batch
+    # One inner jit, so that a program lowers each operation once per shape.
+    body.__name__ = name
+    shared = jax.jit(body)
+    eager = jax.jit(lambda *operands: primitive.bind(*operands))
+
+    def lower(*operands: Array) -> Array:
+        with jax.enable_x64(True):
+            return shared(*operands)
+
+    def run(*operands: Array) -> Array:
+        with jax.enable_x64(True):
+            return eager(*operands)
+
+    primitive.def_impl(run)
+    mlir.register_lowering(primitive, mlir.lower_fun(lower, multiple_results=False))
+    return primitive
+
+
+def elementwise(name: str, body: Callable[..., Array]) -> Primitive:
+    """Create a primitive over operands of one shape; the result is like the first."""
+
+    def abstract(*avals: Any) -> ShapedArray:
+        return ShapedArray(avals[0].shape, avals[0].dtype)
+
+    def batch(operands: Sequence[Array], axes: Sequence[int | None]) -> Any:
+        size = next(
+            x.shape[a] for x, a in zip(operands, axes, strict=True) if a is not None
+        )
+        fronted = [
+            jnp.broadcast_to(x, (size, *x.shape))
+            if a is None
+            else jnp.moveaxis(x, a, 0)
+            for x, a in zip(operands, axes, strict=True)
+        ]
+        return primitive.bind(*fronted), 0
+
+    primitive = define(name, body, abstract, batch)
+    return primitive
