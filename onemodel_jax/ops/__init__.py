@@ -1,0 +1,1 @@
+"""Differentiable operations with hand-written VJPs."""
