@@ -153,7 +153,7 @@ def _lock(descriptor: int, target: str) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         message = f"save: another writer is saving to {target}; waiting for it"
-        warnings.warn(message, RuntimeWarning, stacklevel=4)
+        warnings.warn(message, RuntimeWarning, stacklevel=5)
         fcntl.flock(descriptor, fcntl.LOCK_EX)
     except OSError as error:
         # Some network file systems have no locks: then two writers are on their own.

@@ -13,6 +13,7 @@ from onemodel_jax.checkpoint import (
     read_tensors,
     state_hash,
 )
+from onemodel_jax.checkpoint import format as frame_format
 from tests.checkpoint.make_hostile import FOLDER, cases, data, frame, valid
 from tests.checkpoint.states import as_template, target_state
 
@@ -124,3 +125,13 @@ def test_a_size_beyond_64_bits_is_computed_exactly():
         read_tensors(CASES["Mismatch-huge-shape"])
     assert raised.value.kind == "BadTensor"
     assert str((2**31 - 1) ** 32 * 4) in str(raised.value)
+
+
+def test_manifest_above_the_limit_is_a_bad_header(monkeypatch):
+    length = int.from_bytes(valid()[24:32], "little")
+    monkeypatch.setattr(frame_format, "MAX_MANIFEST", length)
+    loads(valid(), TEMPLATE)
+    monkeypatch.setattr(frame_format, "MAX_MANIFEST", length - 1)
+    with pytest.raises(CheckpointError, match="manifest_length") as raised:
+        loads(valid(), TEMPLATE)
+    assert raised.value.kind == "BadHeader"
