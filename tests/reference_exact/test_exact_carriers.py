@@ -1,4 +1,4 @@
-"""Carriers are the semirings they claim to be; opaque functions keep their relations."""
+"""Carriers are the semirings they claim to be; opaque functions keep relations."""
 
 from fractions import Fraction
 from random import Random

@@ -24,6 +24,73 @@ class Undefined(ArithmeticError):
     """An operation has no value at this point; another point may do."""
 
 
+class Special:
+    """An infinity or NaN from a program's constants, beside the fractions.
+
+    Infinities add, negate, compare and multiply as in the extended reals; what those
+    leave open raises Undefined, and so does any use of NaN.
+    """
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: float):
+        self.value = value
+
+    def _wrap(self, value: float) -> "Special":
+        if math.isnan(value) or math.isnan(self.value):
+            raise Undefined(f"arithmetic on {self.value}")
+        return Special(value)
+
+    def __add__(self, other: Any) -> "Special":
+        other = other.value if isinstance(other, Special) else 0.0
+        return self._wrap(self.value + other)
+
+    def __mul__(self, other: Any) -> "Special":
+        other = other.value if isinstance(other, Special) else _order(other)
+        return self._wrap(self.value * other)
+
+    __radd__ = __add__
+    __rmul__ = __mul__
+
+    def __neg__(self) -> "Special":
+        return self._wrap(-self.value)
+
+    def __gt__(self, other: Any) -> bool:
+        return self._wrap(self.value).value > 0
+
+    def __lt__(self, other: Any) -> bool:
+        return self._wrap(self.value).value < 0
+
+    def __float__(self) -> float:
+        return self.value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Special) and self.value == other.value
+
+    def __hash__(self) -> int:
+        return hash(self.value)
+
+    def __repr__(self) -> str:
+        return f"{self.value}"
+
+
+class Unbounded(Special):
+    """An infinity beside residues, whose signs are unknown: it has no products."""
+
+    __slots__ = ()
+
+    def _wrap(self, value: float) -> "Unbounded":
+        return Unbounded(super()._wrap(value).value)
+
+    def __mul__(self, other: Any) -> "Unbounded":
+        raise Undefined(f"a residue times {self.value}")
+
+    def __mod__(self, other: Any) -> "Unbounded":
+        return self
+
+    __rmul__ = __mul__
+
+
 @dataclass(frozen=True)
 class Carrier:
     """A commutative semiring, and what it has beyond that (SPEC, "Carriers").
@@ -37,9 +104,11 @@ class Carrier:
       inverse: multiplicative inverse; raises Undefined where there is none.
       sign: -1, 0 or 1; makes it ordered.
       floor: the greatest integer not above an element.
-      embed: shortcut for ``number``.
+      embed: shortcut for ``number``; may know ``Special`` constants as well.
       invent: a value for a named function at a point, given a seeded generator.
       opaque: named functions, ``opaque(name, element)``; see ``with_opaque``.
+      constant: drops the tangent of a dual number.
+      roots: whether sqrt is invented so that r * r is its argument.
     """
 
     name: str
@@ -52,9 +121,11 @@ class Carrier:
     inverse: Callable[[Any], Any] | None = None
     sign: Callable[[Any], int] | None = None
     floor: Callable[[Any], int] | None = None
-    embed: Callable[[Fraction], Any] | None = None
+    embed: Callable[[Any], Any] | None = None
     invent: Callable[[str, Any, Random], Any] | None = None
     opaque: Callable[[str, Any], Any] | None = None
+    constant: Callable[[Any], Any] | None = None
+    roots: bool = False
 
     def has(self, *structure: str) -> bool:
         """Return True if the carrier has all of e.g. ``("neg", "inverse")``."""
@@ -67,8 +138,12 @@ class Carrier:
             raise TypeError(f"carrier {self.name} has no {name}")
         return operation
 
-    def number(self, value: int | Fraction) -> Any:
+    def number(self, value: int | Fraction | Special) -> Any:
         """Return the image of a rational: n is 1 + ... + 1, p/q is p times 1/q."""
+        if isinstance(value, Special):
+            if not self.has("embed", "sign"):
+                raise TypeError(f"carrier {self.name} has no {value}")
+            return self.need("embed")(value)
         if self.embed is not None:
             return self.embed(Fraction(value))
         value = Fraction(value)
@@ -85,7 +160,9 @@ class Carrier:
         return self.mul(total, self.need("inverse")(below))
 
 
-def _reciprocal(x: Fraction) -> Fraction:
+def _reciprocal(x: Any) -> Fraction:
+    if isinstance(x, Special):
+        return Fraction(0)
     if x == 0:
         raise Undefined("division by zero")
     return 1 / x
@@ -243,7 +320,7 @@ class Shadowed:
 
     __slots__ = ("near", "residue")
 
-    def __init__(self, residue: int, near: float):
+    def __init__(self, residue: Any, near: float):
         self.residue = residue
         self.near = near
 
@@ -257,11 +334,18 @@ class Shadowed:
         return f"{self.residue}"
 
 
+def special_of(element: Any) -> Special | None:
+    """The infinity or NaN that an element is, if it is one."""
+    inner = getattr(element, "residue", element)
+    return inner if isinstance(inner, Special) else None
+
+
 def shadowed_field(p: int = PRIME) -> Carrier:
     """Residues mod a prime beside a float64 that decides branches.
 
     The residue is what laws compare and what ``sign`` calls zero; the float only says
     on which side of zero a nonzero residue lies; Undefined is raised where it cannot.
+    p must be 3 mod 4: sqrt is a true root, and Undefined where a residue has none.
     """
 
     def sign(x: Shadowed) -> int:
@@ -274,9 +358,22 @@ def shadowed_field(p: int = PRIME) -> Carrier:
     def inverse(x: Shadowed) -> Shadowed:
         if x.residue == 0:
             raise Undefined("division by zero")
+        if isinstance(x.residue, Special):
+            return Shadowed(0, 0.0)
         return Shadowed(pow(x.residue, -1, p), 1 / x.near if x.near else math.nan)
 
-    def embed(q: Fraction) -> Shadowed:
+    def invent(name: str, x: Shadowed, rng: Random) -> Shadowed:
+        near = true_value(name, x.near)
+        if name != "sqrt":
+            return Shadowed(rng.randrange(1, p), near)
+        root = pow(x.residue, (p + 1) // 4, p)
+        if root * root % p != x.residue:
+            raise Undefined("a residue without a square root")
+        return Shadowed(root, near)
+
+    def embed(q: Any) -> Shadowed:
+        if isinstance(q, Special):
+            return Shadowed(Unbounded(q.value), q.value)
         residue = q.numerator * pow(q.denominator, -1, p) % p
         return Shadowed(residue, q.numerator / q.denominator)
 
@@ -292,9 +389,8 @@ def shadowed_field(p: int = PRIME) -> Carrier:
         sign=sign,
         floor=lambda a: math.floor(a.near),
         embed=embed,
-        invent=lambda name, x, rng: Shadowed(
-            rng.randrange(1, p), true_value(name, x.near)
-        ),
+        invent=invent,
+        roots=True,
     )
 
 

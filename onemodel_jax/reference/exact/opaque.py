@@ -3,8 +3,8 @@
 exp, log, sqrt, sin and cos have no exact values, and the laws need none: any value
 will do as long as the same argument gets the same value and the derivative rule
 holds. Kept as well: exp(log s) = s, log(exp x) = x, exp(x - log s) = exp(x) / s,
-exp(-x) exp(x) = 1. Not kept: exp(a + b) = exp(a) exp(b) otherwise, r * r = x for
-r = sqrt(x), and sin^2 + cos^2 = 1 (SPEC, "Opaque functions").
+exp(-x) exp(x) = 1. Not kept: exp(a + b) = exp(a) exp(b) otherwise, sin^2 + cos^2 = 1,
+and, over the fractions, r * r = x for r = sqrt(x) (SPEC, "Opaque functions").
 """
 
 from collections.abc import Callable
@@ -12,7 +12,12 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
-from onemodel_jax.reference.exact.carriers import Carrier
+from onemodel_jax.reference.exact.carriers import (
+    Carrier,
+    Special,
+    Undefined,
+    special_of,
+)
 
 NAMES = ("exp", "log", "sqrt", "sin", "cos", "cos_pi", "tanh", "sigmoid")
 
@@ -32,6 +37,9 @@ class Opaque:
 
     def __call__(self, name: str, x: Any) -> Any:
         """Return the value of the function ``name`` at ``x``."""
+        special = special_of(x)
+        if special is not None:
+            return self._at_infinity(name, special)
         if name in ("tanh", "sigmoid"):
             return self._from_exp(name, x)
         if (name, x) not in self._known:
@@ -62,6 +70,11 @@ class Opaque:
             if whole is not None:
                 return carrier.mul(whole, inverse(argument))
         return None
+
+    def _at_infinity(self, name: str, x: Special) -> Any:
+        if name == "exp" and x < 0:
+            return self._carrier.zero
+        raise Undefined(f"{name} of {x}")
 
     def _from_exp(self, name: str, x: Any) -> Any:
         """sigmoid(x) = 1 / (1 + exp(-x)); tanh(x) = 2 sigmoid(2 x) - 1."""
@@ -127,5 +140,7 @@ def duals(base: Carrier) -> Carrier:
         sign=(lambda x: base.sign(x[0])) if base.sign else None,  # type: ignore[misc]
         floor=(lambda x: base.floor(x[0])) if base.floor else None,  # type: ignore[misc]
         embed=lambda q: (base.number(q), zero),
+        constant=lambda x: (x[0], zero),
+        roots=base.roots,
         opaque=opaque if base.opaque else None,
     )
