@@ -88,6 +88,10 @@ TRIPLES = {
     "just above the tie": ((1, 1 + 2.0**-23, BIG), BIG + 2),
     "just below the tie": ((1, 1 - 2.0**-24, BIG), BIG),
     "tail of 2^-125 above a tie": ((2.0**-63, 2.0**-62, BIG + 1e-9), BIG),
+    "float64 sum is odd, one step above the tie": (
+        ((1 + 1999 * 2.0**-23) * 2.0**-24, 1 - 3997 * 2.0**-24, 1),
+        1 + 2.0**-23,
+    ),
     "cancels to the product's error": (
         (1 + 2.0**-23, 1 + 2.0**-23, -(1 + 2.0**-22)),
         2.0**-46,

@@ -70,6 +70,13 @@ def test_float32_functions_are_within_0_501_ulp(name):
     assert largest_error(got, x, FLOAT32[name], np.float32) < 0.501
 
 
+def test_tanh_is_all_but_correctly_rounded_around_its_series():
+    x = (2.0**-12 * np.linspace(0.7, 1.3, 20000)).astype(np.float32)
+    true = np.tanh(x.astype(np.float64))  # 1e-16 relative: 2e-9 of a float32 ulp
+    error = np.abs(elementary.tanh(x) - true) / np.spacing(true.astype(np.float32))
+    assert error.max() < 0.50001
+
+
 def test_float32_log_is_within_0_501_ulp():
     x = np.abs(float32_sample(3))
     x = np.append(x, np.float32(2.0**-149)).astype(np.float32)

@@ -9,6 +9,7 @@ from onemodel_jax.reference.lanes.convolution import (
     conv_relu_pool_backward,
     padded_width,
 )
+from onemodel_jax.reference.lanes.elementary import sigmoid, tanh
 from onemodel_jax.reference.lanes.lanes import dot
 from onemodel_jax.reference.lanes.linear import linear, linear_backward
 from onemodel_jax.reference.lanes.recurrent import (
@@ -17,6 +18,7 @@ from onemodel_jax.reference.lanes.recurrent import (
     bilstm_backward,
     lstm,
     lstm_backward,
+    lstm_gate_gradients,
 )
 from tests.support import assert_bits_equal
 
@@ -211,6 +213,44 @@ def test_bilstm_input_gradient_is_one_dot_over_both_directions_gates():
     gates = np.concatenate([grad_ahead.b, grad_back.b])  # one step: db is dz
     weights = np.concatenate([ahead.w_ih, back.w_ih])
     assert_bits_equal(grad_x[0, 1], dot(gates, weights[:, 1]))
+
+
+def test_lstm_has_the_bits_of_the_stated_steps():
+    rng = np.random.default_rng(6)
+    size, f32 = 3, np.float32
+    params, x, g = lstm_params(rng, 20, size), normal(rng, 4, 20), normal(rng, 4, size)
+    out, tape = lstm(x, params)
+    hidden = cell = np.zeros(size, f32)
+    for t in range(4):
+        z = np.zeros(4 * size, f32)
+        for n in range(4 * size):
+            start = f32(dot(x[t], params.w_ih[n]) + params.b[n])
+            z[n] = f32(start + dot(hidden, params.w_hh[n]))
+        i, f, cand, o = sigmoid(z[:3]), sigmoid(z[3:6]), tanh(z[6:9]), sigmoid(z[9:])
+        for j in range(size):
+            cell[j] = f32(f32(f[j] * cell[j]) + f32(i[j] * cand[j]))
+        hidden = o * tanh(cell)
+        assert_bits_equal(out[t], hidden)
+        cell = cell.copy()
+    grad_z = lstm_gate_gradients(g, tape, params)
+    next_cell = np.zeros(size, f32)
+    for t in reversed(range(4)):
+        (i, f, cand, o), tc = tape.gates[t], tape.tanh_cell[t]
+        for j in range(size):
+            after = grad_z[t + 1] if t < 3 else np.zeros(4 * size, f32)
+            dh = f32(g[t, j] + dot(after, params.w_hh[:, j]))
+            bracket = f32(1 - f32(tc[j] * tc[j]))
+            dc = f32(next_cell[j] + f32(f32(dh * o[j]) * bracket))
+            di, df, dg = dc * cand[j], dc * tape.cell_before[t, j], dc * i[j]
+            do = f32(dh * tc[j])
+            want = [
+                di * f32(i[j] * f32(1 - i[j])),
+                df * f32(f[j] * f32(1 - f[j])),
+                dg * f32(1 - f32(cand[j] * cand[j])),
+                do * f32(o[j] * f32(1 - o[j])),
+            ]
+            assert_bits_equal(grad_z[t, j::size], np.array(want, f32))
+            next_cell[j] = dc * f[j]
 
 
 FORWARD_H = [0.36960635293570576, 0.7172269517026472]

@@ -65,9 +65,9 @@ def test_adamw_lerp_rounds_each_operation():
     v = np.abs(rng.standard_normal(50)).astype(F)
     state = optimizer.AdamWLerpState(1, np.float64(0.9), np.float64(0.999), [m], [v])
     (got,), after = optimizer.adamw_lerp_step(
-        [p], [g], state, learning_rate=3e-3, weight_decay=0.01
+        [p], [g], state, learning_rate=0.7, weight_decay=0.01
     )
-    lr = float(F(3e-3))
+    lr = float(F(0.7))
     step_size, root = F(lr / (1 - 0.9 * 0.9)), F(np.sqrt(1 - 0.999 * 0.999))
     for n in range(50):
         new_m = F(m[n] + F(F(1 - 0.9) * F(g[n] - m[n])))
@@ -77,6 +77,42 @@ def test_adamw_lerp_rounds_each_operation():
         assert_bits_equal(got[n], want)
         assert_bits_equal(after.m[0][n], new_m)
         assert_bits_equal(after.v[0][n], new_v)
+
+
+@pytest.mark.parametrize("decoupled", [False, True])
+def test_library_adam_rounds_each_operation(decoupled):
+    rng = np.random.default_rng(2)
+    p, g, m = rng.standard_normal((3, 50)).astype(F)
+    v = np.abs(rng.standard_normal(50)).astype(F)
+    state = optimizer.AdamState(2, [m], [v], [v])
+    hyper = {"learning_rate": 0.7, "weight_decay": 0.01, "decoupled": decoupled}
+    (got,), after = optimizer.adam_step([p], [g], state, **hyper)
+    lr = float(F(0.7))
+    step_size = F(lr / (1 - 0.9 * (0.9 * 0.9)))
+    root = F(np.sqrt(1 - 0.999 * (0.999 * 0.999)))
+    for n in range(50):
+        value = F(p[n] * F(1 - lr * 0.01)) if decoupled else p[n]
+        grad = g[n] if decoupled else F(g[n] + F(F(0.01) * p[n]))
+        new_m = F(F(F(0.9) * m[n]) + F(F(1 - 0.9) * grad))
+        new_v = F(F(F(0.999) * v[n]) + F(F(F(1 - 0.999) * grad) * grad))
+        below = F(F(F(np.sqrt(new_v)) / root) + F(1e-8))
+        assert_bits_equal(got[n], F(value - F(F(step_size * new_m) / below)))
+        assert_bits_equal(after.exp_avg[0][n], new_m)
+        assert_bits_equal(after.exp_avg_sq[0][n], new_v)
+
+
+def test_library_sgd_rounds_each_operation():
+    rng = np.random.default_rng(3)
+    p, g, b = rng.standard_normal((3, 50)).astype(F)
+    state = optimizer.SgdState(2, [b], [True])
+    hyper = {"learning_rate": 3e-3, "momentum": 0.9, "weight_decay": 0.01}
+    (got,), after = optimizer.sgd_step([p], [g], state, nesterov=True, **hyper)
+    for n in range(50):
+        grad = F(g[n] + F(F(0.01) * p[n]))
+        buffer = F(F(F(0.9) * b[n]) + F(F(1) * grad))
+        grad = F(grad + F(F(0.9) * buffer))
+        assert_bits_equal(got[n], F(p[n] - F(F(3e-3) * grad)))
+        assert_bits_equal(after.momentum_buffer[0][n], buffer)
 
 
 def test_tensors_not_flagged_do_not_decay():

@@ -42,7 +42,16 @@ def log_softmax64(logits: np.ndarray) -> np.ndarray:
 def ctc_loss_and_grad(
     logits: np.ndarray, labels: Sequence[int], *, scale: float = 1.0
 ) -> tuple[np.float64, np.ndarray]:
-    """Return the loss and ``scale`` times its gradient.
+    """Return ``ctc64`` with the gradient rounded once to float32."""
+    loss, grad = ctc64(logits, labels, scale=scale)
+    return loss, grad.astype(np.float32)
+
+
+@np.errstate(all="ignore")
+def ctc64(
+    logits: np.ndarray, labels: Sequence[int], *, scale: float = 1.0
+) -> tuple[np.float64, np.ndarray]:
+    """Return the loss and ``scale`` times its gradient, before rounding.
 
     Args:
       logits: (T, C) float32, unnormalized log-probabilities.
@@ -50,7 +59,7 @@ def ctc_loss_and_grad(
       scale: float64 factor of the gradient, 1/B for a line of a batch of B.
 
     Returns:
-      () float64 loss, +inf when no alignment exists, and (T, C) float32 gradient,
+      () float64 loss, +inf when no alignment exists, and (T, C) float64 gradient,
       zero then. T = 0: loss +0 for no labels, +inf otherwise.
 
     Raises:
@@ -66,7 +75,7 @@ def ctc_loss_and_grad(
                 f"ctc: labels: expected 1 to {classes - 1}, "
                 f"got {label} at position {position}"
             )
-    nothing = np.zeros(logits.shape, np.float32)
+    nothing = np.zeros(logits.shape)
     if steps == 0:
         return np.float64(np.inf if len(labels) else 0.0), nothing
     extended = np.zeros(2 * len(labels) + 1, np.int64)
@@ -134,7 +143,7 @@ def _gradient(
     log_p: np.ndarray,
     scale: float,
 ) -> np.ndarray:
-    """scale (exp(lp) - exp((acc - lp) - logP)), rounded once to float32."""
+    """Return scale (exp(lp) - exp((acc - lp) - logP))."""
     acc = np.full(log_probs.shape, -np.inf)
     for entry, label in enumerate(extended):
         acc[:, label] = logadd(acc[:, label], joint[:, entry])
@@ -142,4 +151,4 @@ def _gradient(
     # -inf - -inf: a class of probability zero with no alignment through it.
     impossible = (acc == -np.inf) & (log_probs == -np.inf)
     posterior = np.where(impossible, 0.0, posterior)
-    return (np.float64(scale) * (exp64(log_probs) - posterior)).astype(np.float32)
+    return np.float64(scale) * (exp64(log_probs) - posterior)
