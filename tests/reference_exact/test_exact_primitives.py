@@ -304,6 +304,37 @@ def test_a_registered_primitive_gets_its_meaning_and_others_are_refused(monkeypa
     assert list(got) == [2 * Fraction(float(v)) for v in V]
 
 
+def positive_maximum(v):
+    """The largest positive element by integer comparisons of bits, 0 if none."""
+    bits = lax.bitcast_convert_type(v, jnp.int32)
+    best = jnp.int32(0)
+    for k in range(v.shape[0]):
+        better = (bits[k] > best) & (bits[k] <= 0x7F800000)
+        best = jnp.where(better, bits[k], best)
+    return lax.bitcast_convert_type(best, jnp.float32)
+
+
+def test_integer_views_of_floats_are_compared_as_the_floats():
+    assert exact(positive_maximum, [V])[0][()] == 8
+    assert exact(positive_maximum, [-abs(V)])[0][()] == 0
+
+
+@pytest.mark.parametrize(
+    ("use", "message"),
+    [
+        (lambda b: b + 1, "primitive add on integer views"),
+        (lambda b: b < b[0], "integer views of two negative floats"),
+    ],
+)
+def test_what_has_no_meaning_on_integer_views_is_refused(use, message):
+    def call(v):
+        bits = use(lax.bitcast_convert_type(v, jnp.int32))
+        return v, bits
+
+    with pytest.raises(Refused, match=message):
+        exact(call, [-abs(V)])
+
+
 def test_a_comparison_of_residues_uses_the_shadow():
     (got,) = exact(lambda v: jnp.maximum(v, 0.0), [V], with_opaque(shadowed_field()))
     assert [e.residue for e in got] == [2, 0, 1, 8, 0]

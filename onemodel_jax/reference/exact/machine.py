@@ -29,6 +29,19 @@ class Refused(TypeError):
     """The program uses something that has no exact meaning here."""
 
 
+COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
+CALLS = (
+    "jit pjit closed_call core_call remat remat2 checkpoint custom_jvp_call "
+    "custom_vjp_call custom_vjp_call_jaxpr"
+).split()
+LOOPS = ("cond", "while", "scan")
+MOVING = (
+    "transpose reshape squeeze expand_dims broadcast_in_dim slice dynamic_slice "
+    "dynamic_update_slice rev concatenate pad gather scatter split stack unstack tile"
+).split()
+VIEWABLE = {"bitcast_convert_type", "select_n", *CALLS, *LOOPS, *MOVING}
+"""Primitives that may meet an integer view of a float."""
+
 _RULES: dict[str, Rule] = {}
 
 
@@ -131,10 +144,33 @@ class Machine:
         concrete = not any(is_exact(x) for x in inputs)
         if concrete and not getattr(rule, "structural", False):
             return self._concrete(eqn, inputs)
+        if any(map(_is_view, eqn.invars, inputs)):
+            inputs = self._read_views(eqn, inputs)
         if rule is None:
             raise Refused(f"primitive {name} has no exact meaning here")
         out = rule(self, eqn.primitive, inputs, eqn.params)
         return out if isinstance(out, list) else [out]
+
+    def _read_views(self, eqn: Any, inputs: list[Value]) -> list[Value]:
+        """Integer views of floats may be moved, selected and compared.
+
+        Integers order them as the floats are ordered unless both are negative, and
+        integer constants beside them are bits of floats.
+        """
+        name = eqn.primitive.name
+        if name in COMPARISONS or name == "select_n":
+            inputs = [
+                x if is_exact(x) or x.dtype == bool else self.constant(_floats(x))
+                for x in inputs
+            ]
+        if name in COMPARISONS:
+            zero = self.t.number(0)
+            below = [self.compare(x, zero) < 0 for x in inputs]
+            if (below[0] & below[1]).any():
+                raise Refused("a comparison of integer views of two negative floats")
+        elif name not in VIEWABLE:
+            raise Refused(f"primitive {name} on integer views of floats")
+        return inputs
 
     def _concrete(self, eqn: Any, inputs: list[Value]) -> list[Value]:
         """Let JAX compute an equation that has no floating input."""
@@ -143,6 +179,18 @@ class Machine:
             out = eqn.primitive.bind(*inputs, **eqn.params)
         outs = out if eqn.primitive.multiple_results else [out]
         return [self.constant(x) for x in outs]
+
+
+def _is_view(atom: Any, value: Value) -> bool:
+    """True for an exact tensor where the program has an integer array."""
+    return is_exact(value) and jnp.issubdtype(atom.aval.dtype, jnp.integer)
+
+
+def _floats(bits: np.ndarray) -> np.ndarray:
+    kind = {4: np.float32, 8: np.float64}.get(bits.dtype.itemsize)
+    if kind is None:
+        raise Refused(f"{bits.dtype} beside integer views of floats")
+    return np.ascontiguousarray(bits).view(kind).reshape(bits.shape)
 
 
 def structural(rule: Rule) -> Rule:

@@ -234,6 +234,7 @@ ARITHMETIC: dict[str, Rule] = {
     "copy": _identity,
     "copy_p": _identity,
     "optimization_barrier": _identity,
+    "bitcast_convert_type": _identity,
     "stop_gradient": _constant,
     "dot_general": _dot_general,
 }

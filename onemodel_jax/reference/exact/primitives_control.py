@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from onemodel_jax.reference.exact.machine import (
+    CALLS,
     Machine,
     Refused,
     Rule,
@@ -85,13 +86,8 @@ def _stack(values: list[Value], aval: Any) -> Value:
     return np.empty((0, *aval.shape), object if exact else aval.dtype)
 
 
-CALLS = (
-    "jit pjit closed_call core_call remat remat2 checkpoint custom_jvp_call "
-    "custom_vjp_call custom_vjp_call_jaxpr"
-)
-
 CONTROL: dict[str, Rule] = {
-    **{name: structural(_call) for name in CALLS.split()},
+    **{name: structural(_call) for name in CALLS},
     "cond": structural(_cond),
     "while": structural(_while),
     "scan": structural(_scan),

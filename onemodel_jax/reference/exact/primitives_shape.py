@@ -14,6 +14,7 @@ import numpy as np
 
 from onemodel_jax.reference.exact.carriers import Special
 from onemodel_jax.reference.exact.machine import (
+    MOVING,
     Machine,
     Refused,
     Rule,
@@ -250,13 +251,8 @@ def _mul(m: Machine, a: Any, b: Any) -> Any:
     return m.carrier.mul(a, b)
 
 
-MOVING = (
-    "transpose reshape squeeze expand_dims broadcast_in_dim slice dynamic_slice "
-    "dynamic_update_slice rev concatenate pad gather scatter split"
-)
-
 SHAPES: dict[str, Rule] = {
-    **dict.fromkeys(MOVING.split(), _moved),
+    **dict.fromkeys(MOVING, _moved),
     "scatter-add": _scatter_add,
     "scatter_add": _scatter_add,
     "reduce_sum": _reduce_sum,
