@@ -206,23 +206,16 @@ def check_layout(tensors: Sequence[Tensor], data_length: int) -> None:
     """
     end = 0
     for t in tensors:
-        size = byte_size(t.dtype, t.shape)
+        name, size, start = t.name[:80], byte_size(t.dtype, t.shape), align(end)
         if t.length != size:
-            refuse(
-                "BadTensor", f"{t.name[:80]!r}: length {t.length}, shape needs {size}"
-            )
-        if t.offset != align(end):
-            refuse(
-                "BadTensor",
-                f"{t.name[:80]!r}: offset {t.offset}, expected {align(end)}",
-            )
-        end = t.offset + size
-        if end > data_length:
-            refuse(
-                "BadTensor", f"{t.name[:80]!r}: ends at {end} of {data_length} bytes"
-            )
+            refuse("BadTensor", f"{name!r}: length {t.length}, its shape needs {size}")
+        if t.offset != start:
+            refuse("BadTensor", f"{name!r}: offset {t.offset}, expected {start}")
+        end = start + size
     if data_length not in (end, align(end)):
-        refuse("BadTensor", f"{data_length - end} bytes behind the last tensor")
+        refuse(
+            "BadTensor", f"the data has {data_length} bytes, the tensors end at {end}"
+        )
 
 
 def read_arrays(

@@ -14,8 +14,9 @@ from onemodel_jax.checkpoint.errors import CheckpointError
 T = TypeVar("T")
 
 _SPACE = re.compile(r"[ \t\n\r]*")
-# Twenty digits hold every 64-bit integer; a longer number is out of range anyway.
-_INTEGER = re.compile(r"-?(?:0|[1-9][0-9]{0,19})(?![0-9.eE])")
+# Twenty digits hold every 64-bit integer. A longer number, a fraction or an exponent
+# fails at its next character, which is no comma and no bracket.
+_INTEGER = re.compile(r"-?(?:0|[1-9][0-9]{0,19})")
 _DECODER = json.JSONDecoder()
 
 
