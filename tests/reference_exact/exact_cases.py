@@ -16,13 +16,14 @@ from onemodel_jax.reference.exact import (
 )
 from onemodel_jax.reference.exact.graph import Graph
 from onemodel_jax.reference.exact.opaque import duals, with_opaque
+from onemodel_jax.reference.exact.shadowed import shadowed_field
 
 CARRIERS = {
     "fractions": lambda: with_opaque(carriers.rationals()),
     "prime field": lambda: with_opaque(
         carriers.integers_mod(carriers.PRIME, prime=True)
     ),
-    "shadowed field": lambda: with_opaque(carriers.shadowed_field()),
+    "shadowed field": lambda: with_opaque(shadowed_field()),
     "integers": carriers.integers,
     "mod 6": lambda: carriers.integers_mod(6),
     "mod 4": lambda: carriers.integers_mod(4),

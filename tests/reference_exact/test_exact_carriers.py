@@ -13,9 +13,9 @@ from onemodel_jax.reference.exact.carriers import (
     binary32,
     integers_mod,
     rationals,
-    shadowed_field,
 )
 from onemodel_jax.reference.exact.opaque import duals, with_opaque
+from onemodel_jax.reference.exact.shadowed import shadowed_field
 
 
 @pytest.mark.parametrize("name", CARRIERS)

@@ -9,12 +9,13 @@ import pytest
 from jax import lax
 
 from onemodel_jax.reference.exact import machine
-from onemodel_jax.reference.exact.carriers import rationals, shadowed_field
+from onemodel_jax.reference.exact.carriers import rationals
 from onemodel_jax.reference.exact.check import check_vjp
 from onemodel_jax.reference.exact.lift import Lifted
 from onemodel_jax.reference.exact.machine import Machine, Refused
 from onemodel_jax.reference.exact.opaque import with_opaque
 from onemodel_jax.reference.exact.primitives import PACKAGE
+from onemodel_jax.reference.exact.shadowed import shadowed_field
 
 X = np.array([[3, -1, 4], [1, -5, 9]], np.float32)
 V = np.array([2, -7, 1, 8, -2], np.float32)

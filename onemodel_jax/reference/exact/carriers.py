@@ -46,7 +46,7 @@ class Special:
         return self._wrap(self.value + other)
 
     def __mul__(self, other: Any) -> "Special":
-        other = other.value if isinstance(other, Special) else _order(other)
+        other = other.value if isinstance(other, Special) else order_of(other)
         return self._wrap(self.value * other)
 
     __radd__ = __add__
@@ -72,23 +72,6 @@ class Special:
 
     def __repr__(self) -> str:
         return f"{self.value}"
-
-
-class Unbounded(Special):
-    """An infinity beside residues, whose signs are unknown: it has no products."""
-
-    __slots__ = ()
-
-    def _wrap(self, value: float) -> "Unbounded":
-        return Unbounded(super()._wrap(value).value)
-
-    def __mul__(self, other: Any) -> "Unbounded":
-        raise Undefined(f"a residue times {self.value}")
-
-    def __mod__(self, other: Any) -> "Unbounded":
-        return self
-
-    __rmul__ = __mul__
 
 
 @dataclass(frozen=True)
@@ -168,7 +151,8 @@ def _reciprocal(x: Any) -> Fraction:
     return 1 / x
 
 
-def _order(x: Any) -> int:
+def order_of(x: Any) -> int:
+    """-1, 0 or 1 by comparison with zero."""
     return (x > 0) - (x < 0)
 
 
@@ -203,7 +187,7 @@ def rationals() -> Carrier:
         lambda rng: Fraction(rng.randint(-9, 9), rng.randint(1, 9)),
         neg=operator.neg,
         inverse=_reciprocal,
-        sign=_order,
+        sign=order_of,
         floor=math.floor,
         embed=lambda q: q,
         invent=_near,
@@ -220,7 +204,7 @@ def integers() -> Carrier:
         operator.mul,
         lambda rng: rng.randint(-9, 9),
         neg=operator.neg,
-        sign=_order,
+        sign=order_of,
         floor=int,
     )
 
@@ -315,83 +299,10 @@ def polynomials() -> Carrier:
     )
 
 
-class Shadowed:
-    """A residue and a float64 near the rational it stands for; equal by residue."""
-
-    __slots__ = ("near", "residue")
-
-    def __init__(self, residue: Any, near: float):
-        self.residue = residue
-        self.near = near
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Shadowed) and self.residue == other.residue
-
-    def __hash__(self) -> int:
-        return hash(self.residue)
-
-    def __repr__(self) -> str:
-        return f"{self.residue}"
-
-
 def special_of(element: Any) -> Special | None:
     """The infinity or NaN that an element is, if it is one."""
     inner = getattr(element, "residue", element)
     return inner if isinstance(inner, Special) else None
-
-
-def shadowed_field(p: int = PRIME) -> Carrier:
-    """Residues mod a prime beside a float64 that decides branches.
-
-    The residue is what laws compare and what ``sign`` calls zero; the float only says
-    on which side of zero a nonzero residue lies; Undefined is raised where it cannot.
-    p must be 3 mod 4: sqrt is a true root, and Undefined where a residue has none.
-    """
-
-    def sign(x: Shadowed) -> int:
-        if x.residue == 0:
-            return 0
-        if not abs(x.near) > 0:
-            raise Undefined("the sign of a residue whose float vanishes")
-        return _order(x.near)
-
-    def inverse(x: Shadowed) -> Shadowed:
-        if x.residue == 0:
-            raise Undefined("division by zero")
-        if isinstance(x.residue, Special):
-            return Shadowed(0, 0.0)
-        return Shadowed(pow(x.residue, -1, p), 1 / x.near if x.near else math.nan)
-
-    def invent(name: str, x: Shadowed, rng: Random) -> Shadowed:
-        near = true_value(name, x.near)
-        if name != "sqrt":
-            return Shadowed(rng.randrange(1, p), near)
-        root = pow(x.residue, (p + 1) // 4, p)
-        if root * root % p != x.residue:
-            raise Undefined("a residue without a square root")
-        return Shadowed(root, near)
-
-    def embed(q: Any) -> Shadowed:
-        if isinstance(q, Special):
-            return Shadowed(Unbounded(q.value), q.value)
-        residue = q.numerator * pow(q.denominator, -1, p) % p
-        return Shadowed(residue, q.numerator / q.denominator)
-
-    return Carrier(
-        f"F_{p}" if p != PRIME else "F_(2^61-1)",
-        Shadowed(0, 0.0),
-        Shadowed(1, 1.0),
-        lambda a, b: Shadowed((a.residue + b.residue) % p, a.near + b.near),
-        lambda a, b: Shadowed(a.residue * b.residue % p, a.near * b.near),
-        lambda rng: embed(Fraction(rng.randint(-4096, 4096), 1024)),
-        neg=lambda a: Shadowed(-a.residue % p, -a.near),
-        inverse=inverse,
-        sign=sign,
-        floor=lambda a: math.floor(a.near),
-        embed=embed,
-        invent=invent,
-        roots=True,
-    )
 
 
 def binary32() -> Carrier:
@@ -405,5 +316,5 @@ def binary32() -> Carrier:
         lambda rng: np.float32(rng.uniform(-3, 3)),
         neg=operator.neg,
         inverse=lambda x: np.float32(1) / x,
-        sign=_order,
+        sign=order_of,
     )

@@ -18,13 +18,13 @@ from onemodel_jax.reference.exact.carriers import (
     Carrier,
     Undefined,
     rationals,
-    shadowed_field,
 )
 from onemodel_jax.reference.exact.evidence import Evidence, simplify
 from onemodel_jax.reference.exact.lift import Lifted
 from onemodel_jax.reference.exact.machine import Machine
 from onemodel_jax.reference.exact.opaque import duals, with_opaque
 from onemodel_jax.reference.exact.report import Report
+from onemodel_jax.reference.exact.shadowed import shadowed_field
 from onemodel_jax.reference.exact.tensors import (
     Pack,
     Shape,
