@@ -32,6 +32,9 @@ def _product(x: Array, w: Array) -> Array:
         return jnp.zeros((groups, rows, columns), jnp.float32)
     if _emulated_only or not engines.certified(groups, rows, terms, columns):
         return engines.emulated(x, w)
+    # Constants must not reach the fast engine: the compiler folds products of two
+    # constants with a rounding of their own, and the certificate saw no constants.
+    x, w = lax.optimization_barrier((x, w))
     guard = engines.far_from_subnormal(x, w)
     return lax.cond(guard, engines.forced, engines.emulated, x, w)
 
@@ -94,7 +97,7 @@ def matmul(x: ArrayLike, w: ArrayLike, *, arithmetic: Arithmetic = EXACT) -> Arr
         fail(ValueError, "matmul", "w", f"shape [*,{x.shape[-1]}]", describe(w))
     if not check_arithmetic("matmul", arithmetic):
         return jnp.matmul(x, w.T)
-    rows = x.reshape(1, -1, x.shape[-1]) if x.size else x.reshape(1, _rows(x), -1)
+    rows = x.reshape(1, _rows(x), x.shape[-1])
     return lane_matmul_p.bind(rows, w[None]).reshape(*x.shape[:-1], w.shape[0])
 
 

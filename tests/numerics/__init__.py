@@ -1,0 +1,1 @@
+"""Tests of numerics; a package, so that file names may repeat elsewhere."""
