@@ -1,6 +1,7 @@
 """check_vjp: planted bugs, foreign functions, expectations, structure, refusals."""
 
 import functools
+from random import Random
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +10,8 @@ import pytest
 from exact_vjps import ADDITIVE, ADJOINT, BUGS, EXAMPLES, with_vjp
 from jax.test_util import check_grads
 
-from onemodel_jax.reference.exact.check import check_vjp
+from onemodel_jax.reference.exact.carriers import rationals
+from onemodel_jax.reference.exact.check import GRIDS, check_vjp, draw
 from onemodel_jax.reference.exact.machine import Refused
 
 
@@ -281,6 +283,18 @@ def test_a_domain_without_points_is_an_error_and_a_better_interval_is_not():
     with pytest.raises(ValueError, match="points in the domain"):
         check_vjp(jnp.log, jnp.zeros(2), opaque=True, high=-1.0)
     ok(jnp.log, jnp.zeros(2), opaque=True, low=0.5)
+
+
+def test_points_lie_in_the_interval_and_are_distinct_as_far_as_they_go():
+    for points, grid in GRIDS.items():
+        carrier = rationals()
+        got = draw(carrier, (50,), Random(0), (0.25, 0.5), grid)
+        assert all(0.25 <= e <= 0.5 and (e * grid).denominator == 1 for e in got)
+        assert len(set(got)) == 50, points
+    few = draw(rationals(), (9,), Random(0), (0.0, 1 / 4096), GRIDS["fractions"])
+    assert len(set(few)) == 2
+    with pytest.raises(ValueError, match="low, high: expected 1/4096 apart"):
+        check_vjp(jnp.negative, jnp.zeros(2), low=1e-9, high=2e-9)
 
 
 def test_bad_arguments_are_refused():

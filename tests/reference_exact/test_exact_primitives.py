@@ -336,6 +336,19 @@ def test_what_has_no_meaning_on_integer_views_is_refused(use, message):
         exact(call, [-abs(V)])
 
 
+@pytest.mark.parametrize("points", ["fractions", "field"])
+def test_a_condition_on_bytes_takes_the_branch_of_the_nearest_float(points):
+    def island(x):
+        first = lax.bitcast_convert_type(x[0], jnp.uint8)[0]
+        always = (lax.population_count(first) >> 4) == 0
+        return lax.cond(always, lambda v: v * v, jnp.zeros_like, x)
+
+    report = check_vjp(island, jnp.zeros(2), points=points)
+    assert report.ok, str(report)
+    assert any(note.startswith("bytes of") for note in report.notes)
+    assert list(exact(island, [V])[0]) == [Fraction(float(v)) ** 2 for v in V]
+
+
 def test_a_comparison_of_residues_uses_the_shadow():
     (got,) = exact(lambda v: jnp.maximum(v, 0.0), [V], with_opaque(shadowed_field()))
     assert [e.residue for e in got] == [2, 0, 1, 8, 0]

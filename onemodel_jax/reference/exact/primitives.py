@@ -199,6 +199,20 @@ def _identity(m: Machine, p: Any, x: Sequence[Value], params: Any) -> Any:
     return list(x)
 
 
+def _bitcast(m: Machine, p: Any, x: Sequence[Tensor], params: Any) -> Value:
+    """A view of the same width stays exact; bytes are those of the nearest float32."""
+    if np.dtype(params["new_dtype"]).itemsize >= 4:
+        return x[0]
+    m.notes.add("bytes of a real number are those of the nearest float32")
+    near = [_near(e) for e in x[0].flat]
+    return np.asarray(p.bind(np.array(near, np.float32).reshape(x[0].shape), **params))
+
+
+def _near(element: Any) -> float:
+    value = element[0] if isinstance(element, tuple) else element
+    return float(getattr(value, "near", value))
+
+
 def _lane_matmul(m: Machine, p: Any, x: Sequence[Tensor], params: Any) -> Tensor:
     return m.t.contract("gmk,gnk->gmn", *x)
 
@@ -234,7 +248,7 @@ ARITHMETIC: dict[str, Rule] = {
     "copy": _identity,
     "copy_p": _identity,
     "optimization_barrier": _identity,
-    "bitcast_convert_type": _identity,
+    "bitcast_convert_type": _bitcast,
     "stop_gradient": _constant,
     "dot_general": _dot_general,
 }
