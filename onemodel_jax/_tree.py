@@ -6,15 +6,18 @@ the keys of a plain ``dict`` when it flattens one, so parameters and buffers liv
 ``collections.OrderedDict``, which both JAX and this walk keep in insertion order.
 """
 
+import itertools
+import math
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from onemodel_jax._checks import fail
-from onemodel_jax._types import Array, PyTree
+from onemodel_jax._types import Array
 
 Params = OrderedDict[str, Any]
 """Nested ordered mapping: a name to an array, or a child's name to its mapping."""
@@ -94,6 +97,16 @@ def _walk(prefix: str, params: Params, buffers: Params, entries: list) -> None:
         _walk(f"{prefix}{name}.", below[0], below[1], entries)
 
 
-def map_params(function: Any, params: Params, *rest: PyTree) -> Params:
-    """Apply ``function`` to each tensor of nested ordered mappings, keeping order."""
-    return jax.tree_util.tree_map(function, params, *rest)
+def join(arrays: Sequence[Array]) -> Array:
+    """Return the arrays laid end to end, each in row-major order."""
+    return jnp.concatenate([x.reshape(-1) for x in arrays])
+
+
+def split(flat: Array, shapes: Sequence[tuple[int, ...]]) -> list[Array]:
+    """Return the arrays of the given shapes that :func:`join` laid end to end."""
+    sizes = [math.prod(shape) for shape in shapes]
+    starts = itertools.accumulate(sizes, initial=0)
+    return [
+        flat[start : start + size].reshape(shape)
+        for start, size, shape in zip(starts, sizes, shapes, strict=False)
+    ]

@@ -61,11 +61,11 @@ def pad_axis(x: Array, axis: int, size: int, value: float) -> Array:
     return jnp.pad(x, widths, constant_values=x.dtype.type(value))
 
 
-def tree_sum(lanes: list[Array], add) -> Array:
-    """Add 16 lanes by the halving tree: p[i] + p[i + s] for s in 8, 4, 2, 1."""
-    while len(lanes) > 1:
-        half = len(lanes) // 2
-        lanes = [add(lanes[i], lanes[i + half]) for i in range(half)]
+def tree_sum(lanes, add):
+    """Add lanes (16, ...) by the halving tree: p[i] + p[i + s] for s in 8, 4, 2, 1."""
+    while lanes.shape[0] > 1:
+        half = lanes.shape[0] // 2
+        lanes = add(lanes[:half], lanes[half:])
     return lanes[0]
 
 
@@ -76,18 +76,17 @@ def emulated(x: Array, w: Array) -> Array:
     """
     groups, rows, terms = x.shape
     blocks = -(-terms // LANES)
-    x = pad_axis(x, 2, blocks * LANES, 0.0)
-    w = pad_axis(w, 2, blocks * LANES, -0.0)
-    xs = x.reshape(groups, rows, blocks, LANES).transpose(2, 0, 3, 1)[..., None]
-    ws = w.reshape(groups, -1, blocks, LANES).transpose(2, 0, 3, 1)[:, :, :, None]
+    x = softfloat.decode(pad_axis(x, 2, blocks * LANES, 0.0))
+    w = softfloat.decode(pad_axis(w, 2, blocks * LANES, -0.0))
+    xs = x.reshape(groups, rows, blocks, LANES).transpose(2, 3, 0, 1)[..., None]
+    ws = w.reshape(groups, -1, blocks, LANES).transpose(2, 3, 0, 1)[:, :, :, None]
 
     def step(lanes: Array, block: tuple[Array, Array]) -> tuple[Array, None]:
-        a, b = jnp.broadcast_arrays(*block)
-        return softfloat.fma32(a, b, lanes), None
+        return softfloat.fma_on_grid(*block, lanes), None
 
-    zero = jnp.zeros((groups, LANES, rows, w.shape[1]), jnp.float32)
+    zero = jnp.zeros((LANES, groups, rows, w.shape[1]), jnp.float64)
     lanes, _ = lax.scan(step, zero, (xs, ws))
-    return tree_sum([lanes[:, i] for i in range(LANES)], softfloat.add32)
+    return softfloat.encode(tree_sum(lanes, softfloat.add_on_grid))
 
 
 class Plan(NamedTuple):
@@ -96,7 +95,7 @@ class Plan(NamedTuple):
     Attributes:
       rows: rows of one tile.
       tiles: number of tiles that cover M.
-      columns: N, at least 16, so that the minor axis fills a vector.
+      columns: N rounded up to a multiple of 16, so that the minor axis fills vectors.
       terms: terms of each lane in one block.
       blocks: number of blocks that cover K.
     """
@@ -110,7 +109,7 @@ class Plan(NamedTuple):
 
 def plan(rows: int, terms: int, columns: int) -> Plan:
     """Choose tile and block sizes for a product of M rows, K terms, N columns."""
-    columns = max(columns, LANES)
+    columns = -(-columns // LANES) * LANES
     per_lane = max(-(-terms // LANES), 1)
     fit = max(_TILE_BYTES // (LANES * 4 * columns), 8)
     tiles = -(-rows // fit)
@@ -158,7 +157,7 @@ def _hidden_zero(x: Array) -> Array:
 
 
 def _tile_in_registers(x: Array, w: Array, zero: Array) -> Array:
-    """One tile, x (R, 1, J, 16) and w (1, J, 16, N): 16 chains and the tree, unrolled."""
+    """One tile: x (R, 1, J, 16), w (1, J, 16, N); 16 chains and their tree, unrolled."""
     (rows, _, terms, _), columns = x.shape, w.shape[-1]
     lanes = []
     for lane in range(LANES):
@@ -168,12 +167,16 @@ def _tile_in_registers(x: Array, w: Array, zero: Array) -> Array:
             b = lax.slice(w, (0, j, lane, 0), (1, j + 1, lane + 1, columns))
             acc = acc + a.reshape(rows, 1) * b.reshape(1, columns)
         lanes.append(acc)
-    return tree_sum(lanes, lax.add)
+    while len(lanes) > 1:
+        half = len(lanes) // 2
+        lanes = [lanes[i] + lanes[i + half] for i in range(half)]
+    return lanes[0]
 
 
 def _tile_in_memory(x: Array, w: Array, zero: Array) -> Array:
-    """One tile, x (R, B, J, 16) and w (B, 16, J, N): lanes as an axis, blocks scanned."""
-    xb = lax.optimization_barrier(x.transpose(1, 3, 0, 2))  # blocks, lanes, rows, terms
+    """One tile: x (R, B, J, 16), w (B, 16, J, N); lanes are an axis, blocks scanned."""
+    # Blocks, lanes, rows, terms: what one lane reads lies together.
+    xb = lax.optimization_barrier(x.transpose(1, 3, 0, 2))
 
     def step(acc: Array, block: tuple[Array, Array]) -> tuple[Array, None]:
         a, b = block
@@ -187,7 +190,7 @@ def _tile_in_memory(x: Array, w: Array, zero: Array) -> Array:
         acc, _ = step(acc, (xb[0], w[0]))
     else:
         acc, _ = lax.scan(step, acc, (xb, w))
-    return tree_sum([acc[i] for i in range(LANES)], lax.add)
+    return tree_sum(acc, lax.add)
 
 
 @functools.cache
@@ -196,14 +199,15 @@ def certified(groups: int, rows: int, terms: int, columns: int) -> bool:
 
     The compiled engine runs once on integers of 20 bits, whose products (40 bits) no
     binary32 holds, so that a separate rounding shows, while binary64 holds every sum
-    exactly; every element is compared. Tiles beyond the second and groups beyond the
-    second run the same compiled loop body, so they are left out. Cached in the process.
+    exactly; every element is compared. Groups, tiles and blocks beyond the second run
+    the same compiled loop body, so they are left out. Cached in the process.
     """
     if columns < LANES <= rows:
         rows, columns = columns, rows
     p = plan(rows, terms, columns)
-    shape = (min(groups, 2), p.rows * min(p.tiles, 2), terms, columns)
-    return _agrees(*shape)
+    rows = p.rows * min(p.tiles, 2)
+    terms = LANES * p.terms * min(p.blocks, 2)
+    return _agrees(min(groups, 2), rows, terms, p.columns)
 
 
 @functools.cache
@@ -212,7 +216,8 @@ def _agrees(groups: int, rows: int, terms: int, columns: int) -> bool:
     x = rng.integers(-(2**20), 2**20, (groups, rows, terms)).astype(np.float32)
     w = rng.integers(-(2**20), 2**20, (groups, columns, terms)).astype(np.float32)
     with jax.enable_x64(False):
-        got = np.asarray(jax.jit(forced).lower(x, w).compile()(x, w))
+        compiled = jax.jit(forced).lower(x, w).compile()
+        got = np.asarray(compiled(x, w))
     return np.array_equal(got, _sums_of_integers(x, w))
 
 
@@ -222,4 +227,4 @@ def _sums_of_integers(x: np.ndarray, w: np.ndarray) -> np.ndarray:
     for k in range(x.shape[2]):
         product = x[:, :, None, k].astype(np.float64) * w[:, None, :, k]
         lanes[k % LANES] = (product + lanes[k % LANES]).astype(np.float32)
-    return tree_sum(list(lanes), np.add)
+    return tree_sum(lanes, np.add)

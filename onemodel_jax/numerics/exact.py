@@ -131,8 +131,7 @@ def fma(
 def maximum(x: ArrayLike, y: ArrayLike, *, arithmetic: Arithmetic = EXACT) -> Array:
     """Return the larger operand (IEEE 754-2019 maximum): NaN wins, +0 beats -0.
 
-    binary64 subnormals are compared and returned as they are. Arguments and errors
-    as for :func:`add`.
+    Arguments and errors as for :func:`add`.
     """
     return apply("maximum", maximum_p, jnp.maximum, arithmetic, x=x, y=y)
 
@@ -140,7 +139,6 @@ def maximum(x: ArrayLike, y: ArrayLike, *, arithmetic: Arithmetic = EXACT) -> Ar
 def minimum(x: ArrayLike, y: ArrayLike, *, arithmetic: Arithmetic = EXACT) -> Array:
     """Return the smaller operand (IEEE 754-2019 minimum): NaN wins, -0 beats +0.
 
-    binary64 subnormals are compared and returned as they are. Arguments and errors
-    as for :func:`add`.
+    Arguments and errors as for :func:`add`.
     """
     return apply("minimum", minimum_p, jnp.minimum, arithmetic, x=x, y=y)

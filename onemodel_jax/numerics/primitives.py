@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jax.core import ShapedArray
 from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
@@ -52,6 +53,27 @@ def define(
     primitive.def_impl(run)
     mlir.register_lowering(primitive, mlir.lower_fun(lower, multiple_results=False))
     return primitive
+
+
+def island(body: Callable[..., Any], *operands: Array) -> Any:
+    """Return ``body(*operands)``, computed once and stored: nothing fuses across it.
+
+    XLA's fusion copies an element-wise producer into each of its consumers, which
+    multiplies the work of long exact chains. A conditional whose predicate the compiler
+    cannot evaluate (no byte has 16 set bits) keeps them apart; no other construct does
+    so on all supported releases.
+    """
+    leaves = jax.tree_util.tree_leaves(operands)
+    if any(x.size == 0 for x in leaves):
+        return body(*operands)
+    first = lax.bitcast_convert_type(leaves[0].reshape(-1)[0], jnp.uint8).reshape(-1)
+    hidden_true = (lax.population_count(first[0]) >> 4) == 0
+
+    def zeros(*_: Array) -> Any:
+        shapes = jax.eval_shape(body, *operands)
+        return jax.tree_util.tree_map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+
+    return lax.cond(hidden_true, body, zeros, *operands)
 
 
 def elementwise(name: str, body: Callable[..., Array]) -> Primitive:

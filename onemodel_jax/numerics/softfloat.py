@@ -126,6 +126,30 @@ def fma32(x: Array, y: Array, z: Array) -> Array:
     return encode(round_to_odd(decode(x) * decode(y), decode(z)))
 
 
+def round_to_grid(value: Array) -> Array:
+    """Return binary64 ``value`` rounded once to the binary32 grid, still binary64.
+
+    Adding and subtracting 1.5 * 2^(e + 29) rounds at 2^(e - 23), e at least -126.
+    """
+    b = bits_of(value)
+    exponent = jnp.maximum(b & _INF64, (1023 - 126) << 52)
+    magic = from_bits(exponent + (29 << 52) + (1 << 51))
+    rounded = pin(pin(value + magic) - magic)
+    rounded = jnp.where(jnp.abs(rounded) >= 2.0**128, jnp.inf, jnp.abs(rounded))
+    rounded = from_bits(bits_of(rounded) | (b & ~jnp.int64(_ABS64)))
+    return jnp.where((b & _INF64) == _INF64, value, rounded)
+
+
+def fma_on_grid(x: Array, y: Array, z: Array) -> Array:
+    """fma32 on decoded operands, its result decoded too."""
+    return round_to_grid(round_to_odd(x * y, z))
+
+
+def add_on_grid(x: Array, y: Array) -> Array:
+    """add32 on decoded operands, its result decoded too."""
+    return round_to_grid(_sum(x, y))
+
+
 # binary64
 
 
@@ -267,14 +291,20 @@ def is_nan(x: Array) -> Array:
     return (b & (0x7FFF_FFFF if b.dtype == _I32 else _ABS64)) > inf
 
 
+def _chosen(x: Array, y: Array, better) -> Array:
+    """Return x where better(key x, key y), else y; NaN if either is NaN."""
+    if x.dtype == _F64:
+        x, y = flush64(x), flush64(y)
+    first = better(_order_key(bits_of(x)), _order_key(bits_of(y)))
+    return _nan_if(is_nan(x) | is_nan(y), jnp.where(first, x, y))
+
+
 def maximum(x: Array, y: Array) -> Array:
-    larger = _order_key(bits_of(x)) >= _order_key(bits_of(y))
-    return _nan_if(is_nan(x) | is_nan(y), jnp.where(larger, x, y))
+    return _chosen(x, y, lax.ge)
 
 
 def minimum(x: Array, y: Array) -> Array:
-    smaller = _order_key(bits_of(x)) <= _order_key(bits_of(y))
-    return _nan_if(is_nan(x) | is_nan(y), jnp.where(smaller, x, y))
+    return _chosen(x, y, lax.le)
 
 
 def _nan_if(condition: Array, value: Array) -> Array:

@@ -24,7 +24,7 @@ from onemodel_jax._checks import (
 from onemodel_jax._types import EXACT, Arithmetic, Array, ArrayLike
 from onemodel_jax.numerics.exact import add
 from onemodel_jax.numerics.lanes import batched_matmul
-from onemodel_jax.ops.lines import sum_in_line_order
+from onemodel_jax.ops.lines import sum_in_line_order, weight_gradients
 
 LANES = 16
 
@@ -293,11 +293,10 @@ def _bwd(geometry: Geometry, residuals: Residuals, dy: Array):
         windows = _windows(xl, geometry)
         dc = _unpool(dyl, winner, geometry.pool, windows.shape)
         conv_width = jnp.maximum(width + 2 * geometry.padding[1] - kw + 1, 0)
-        dc_rows = _compact(dc, conv_width, 0.0).T
-        columns = _compact(windows, conv_width, -0.0).T
-        dw = batched_matmul(dc_rows[None], columns[None], exact=exact)[0]
-        ones = jnp.ones((1, dc_rows.shape[1]), jnp.float32)
-        db = batched_matmul(dc_rows[None], ones[None], exact=exact)[0, :, 0]
+        dc_rows = _compact(dc, conv_width, 0.0)
+        columns = _compact(windows, conv_width, -0.0)
+        dw, db = weight_gradients(dc_rows[None], columns[None], exact=exact)
+        dw, db = dw[0], db[0]
         if not geometry.input_grad:
             return dw, db
         flat = dc.reshape(1, -1, dc.shape[2])
@@ -307,8 +306,7 @@ def _bwd(geometry: Geometry, residuals: Residuals, dy: Array):
         return dw, db, dx
 
     out = lax.map(line, (residuals.x, residuals.winner, residuals.widths, dy))
-    dw = sum_in_line_order(out[0], arithmetic)
-    db = sum_in_line_order(out[1], arithmetic)
+    dw, db = sum_in_line_order(out[:2], arithmetic)
     if geometry.input_grad:
         dx = _mask_columns(out[2], residuals.widths)
     else:

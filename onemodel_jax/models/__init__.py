@@ -1,0 +1,1 @@
+"""Complete models: a configuration, an initializer and a forward function each."""

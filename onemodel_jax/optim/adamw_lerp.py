@@ -1,0 +1,168 @@
+"""AdamW as the recognizer uses it: lerp form of the first moment, running powers."""
+
+from collections import OrderedDict
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from onemodel_jax._checks import check_arithmetic
+from onemodel_jax._tree import OptimizerState, Params, join, split
+from onemodel_jax._types import EXACT, Arithmetic, Array
+from onemodel_jax.numerics.exact import add, div, mul, sqrt, sub
+from onemodel_jax.numerics.softfloat import decode
+from onemodel_jax.numerics.primitives import island
+from onemodel_jax.optim.optimizer import (
+    Optimizer,
+    Schedule,
+    check_range,
+    check_same_structure,
+    from_words,
+    initial_rate,
+    rate_of,
+    to_float32,
+    words_of,
+)
+
+
+def decays_matrices(tensor: Array) -> bool:
+    """Return True for tensors of rank 2 and more: weights decay, biases do not."""
+    return tensor.ndim >= 2
+
+
+def adamw_lerp(
+    learning_rate: float | Schedule = 1e-3,
+    *,
+    b1: float = 0.9,
+    b2: float = 0.999,
+    eps: float = 1e-8,
+    weight_decay: float = 0.01,
+    decays: Callable[[Array], bool] = decays_matrices,
+    arithmetic: Arithmetic = EXACT,
+) -> Optimizer:
+    """AdamW (Loshchilov and Hutter 2019, algorithm 2), bit for bit the recognizer's.
+
+    Rounding (SPEC, "AdamW, lerp form"): scalars in binary64, each rounded once to
+    binary32; then, per element, every operation rounded separately in binary32:
+
+      c1 = 1 - b1^t, c2 = 1 - b2^t             (running products)
+      step_size = lr / c1, sqrt_c2 = sqrt(c2)
+      p = p (1 - lr wd)                        (tensors that decay)
+      m = m + (1 - b1)(g - m)
+      v = v b2 + (1 - b2)(g g)
+      p = p - step_size (m / (sqrt(v) / sqrt_c2 + eps))
+
+    Args:
+      learning_rate: float, or a schedule from the () int32 step to a () float32 rate.
+      b1, b2: decay rates in [0, 1), binary64.
+      eps: at least 0; rounded to binary32. With eps = 0 (or below 2^-150) a zero
+        gradient gives 0/0, NaN: the formula's own result.
+      weight_decay: at least 0, binary64.
+      decays: which tensors decay; by default those of rank 2 and more.
+      arithmetic: "exact" or "fast".
+
+    Returns:
+      Optimizer whose state has the slots ``exp_avg.i``, ``exp_avg_sq.i`` (float32,
+      i in parameter order) and ``b1_power``, ``b2_power`` ((2,) int32, the words of
+      the binary64 running products).
+
+    Raises:
+      ValueError: a hyper-parameter is out of range.
+    """
+    name = "adamw_lerp"
+    check_arithmetic(name, arithmetic)
+    settings = (
+        ("b1", check_range(name, "b1", b1, 0.0, 1.0)),
+        ("b2", check_range(name, "b2", b2, 0.0, 1.0)),
+        ("eps", check_range(name, "eps", eps, 0.0, float("inf"))),
+        (
+            "weight_decay",
+            check_range(name, "weight_decay", weight_decay, 0.0, float("inf")),
+        ),
+    )
+    a = arithmetic
+
+    def init(params: Params) -> OptimizerState:
+        leaves = jax.tree_util.tree_leaves(params)
+        slots: Params = OrderedDict()
+        for slot in ("exp_avg", "exp_avg_sq"):
+            for i, leaf in enumerate(leaves):
+                slots[f"{slot}.{i}"] = jnp.zeros(leaf.shape, jnp.float32)
+        for slot in ("b1_power", "b2_power"):  # two arrays: a donated state owns both
+            with jax.enable_x64(True):
+                slots[slot] = words_of(jnp.ones((), jnp.float64))
+        rate = initial_rate(name, learning_rate)
+        return OptimizerState(jnp.zeros((), jnp.int32), rate, slots, name, settings)
+
+    def scalars(rate: Array, slots: Params) -> tuple[dict[str, Array], Params]:
+        with jax.enable_x64(True):
+            lr = decode(rate)
+            powers = {
+                "b1_power": mul(from_words(slots["b1_power"]), b1),
+                "b2_power": mul(from_words(slots["b2_power"]), b2),
+            }
+            c1, c2 = (sub(1.0, p) for p in powers.values())
+            wide = {
+                "step_size": div(lr, c1),
+                "sqrt_c2": sqrt(c2),
+                "decay": sub(1.0, mul(lr, weight_decay)),
+            }
+            for key, value in (("rest1", 1.0 - b1), ("rest2", 1.0 - b2)):
+                wide[key] = jnp.asarray(value, jnp.float64)
+            wide |= {"b2": jnp.float64(b2), "eps": jnp.float64(eps)}
+            narrow = {key: to_float32(value) for key, value in wide.items()}
+            return narrow, OrderedDict((k, words_of(p)) for k, p in powers.items())
+
+    def update(p, g, m, v, s, decay: bool):
+        def times(x, y):
+            return mul(x, y, arithmetic=a)
+
+        def moments(g, m, v):
+            m = add(m, times(s["rest1"], sub(g, m, arithmetic=a)), arithmetic=a)
+            v = add(times(v, s["b2"]), times(s["rest2"], times(g, g)), arithmetic=a)
+            return m, v
+
+        m, v = island(moments, g, m, v)
+        root = div(sqrt(v, arithmetic=a), s["sqrt_c2"], arithmetic=a)
+        ratio = div(m, add(root, s["eps"], arithmetic=a), arithmetic=a)
+        p = times(p, s["decay"]) if decay else p
+        return sub(p, times(s["step_size"], ratio), arithmetic=a), m, v
+
+    def step(
+        params: Params, grads: Params, state: OptimizerState
+    ) -> tuple[Params, OptimizerState]:
+        check_same_structure(name, params, grads)
+        rate = rate_of(learning_rate, state)
+        s, powers = scalars(rate, state.slots)
+        leaves, tree = jax.tree_util.tree_flatten(params)
+        rows = list(
+            zip(
+                leaves,
+                jax.tree_util.tree_leaves(grads),
+                (state.slots[f"exp_avg.{i}"] for i in range(len(leaves))),
+                (state.slots[f"exp_avg_sq.{i}"] for i in range(len(leaves))),
+                strict=True,
+            )
+        )
+        # Element-wise, so tensors may be laid end to end: one kernel for all that decay.
+        new: list = [None] * len(leaves)
+        for decay in (True, False):
+            chosen = [i for i, p in enumerate(leaves) if decays(p) == decay]
+            if chosen:
+                flat = [join([rows[i][k] for i in chosen]) for k in range(4)]
+                parts = [
+                    split(x, [leaves[i].shape for i in chosen])
+                    for x in update(*flat, s, decay)
+                ]
+                for i, triple in zip(chosen, zip(*parts, strict=True), strict=True):
+                    new[i] = triple
+        names = ("exp_avg", "exp_avg_sq")
+        first, second = (
+            OrderedDict((f"{name}.{i}", row[k]) for i, row in enumerate(new))
+            for k, name in enumerate(names, 1)
+        )
+        slots = OrderedDict([*first.items(), *second.items(), *powers.items()])
+        after = OptimizerState(state.step + 1, rate, slots, name, settings)
+        return jax.tree_util.tree_unflatten(tree, [row[0] for row in new]), after
+
+    return Optimizer(init, step)
