@@ -1,6 +1,9 @@
 """Operations under test and the operands they are tried on."""
 
 import functools
+import os
+import re
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -21,6 +24,18 @@ ARITY = {
 }
 WIDTHS = {"float32": np.float32, "float64": np.float64}
 CASES = [(name, width) for name in ARITY for width in WIDTHS]
+
+
+def _allowed(flag, *limits):
+    """Whether this process may use a CPU feature that the ISA ``limits`` exclude."""
+    pattern = f"xla_cpu_max_isa=({'|'.join(limits)})( |$)"
+    cpu = Path("/proc/cpuinfo")
+    barred = re.search(pattern, os.environ.get("XLA_FLAGS", ""))
+    return not barred and cpu.exists() and f" {flag} " in cpu.read_text()
+
+
+HAS_AVX = _allowed("avx", "SSE4_2")
+HAS_FMA = _allowed("fma", "SSE4_2", "AVX")
 
 
 def exact(name, *operands):

@@ -1,0 +1,73 @@
+"""One hash over every operation, whatever the instruction set and the thread count."""
+
+import functools
+
+import pytest
+
+from tests.numerics.samples import HAS_FMA
+from tests.support import run_python
+
+PROGRAM = """
+import hashlib
+import jax, jax.numpy as jnp, numpy as np
+from onemodel_jax import numerics
+from tests.numerics.samples import ARITY, WIDTHS, hard_tuple
+from tests.numerics.test_elementary import NAMES, sample
+from tests.support import hard_values
+
+SHAPES = [(1, 17, 3), (40, 100, 17), (33, 700, 20), (130, 40, 130)]
+seen = hashlib.sha256()
+
+def feed(result):
+    result = np.asarray(result)
+    result = np.where(np.isnan(result), np.array(np.nan, result.dtype), result)
+    seen.update(np.ascontiguousarray(result).tobytes())
+
+def apply(operations):
+    return [getattr(numerics, n)(*v) for n, v in operations]
+
+work = [(n, hard_tuple(n, w, 70_000)) for n in ARITY for w in WIDTHS]
+work += [(n, [sample(n, 50_000)]) for n in NAMES]
+names = [n for n, _ in work]
+with jax.enable_x64(True):
+    together = jax.jit(lambda values: apply(zip(names, values, strict=True)))
+    for result in together([v for _, v in work]):
+        feed(result)
+
+rng = np.random.default_rng(0)
+def pair(m, k, n, draw):
+    return draw((m, k)), draw((n, k))
+
+plain = lambda s: rng.standard_normal(s).astype(np.float32)
+pairs = [pair(*s, plain) for s in SHAPES]
+pairs += [pair(*s, lambda s: hard_values(rng, s)) for s in SHAPES[:2]]
+multiply = jax.jit(lambda pairs: [numerics.matmul(x, w) for x, w in pairs])
+for result in multiply(pairs):
+    feed(result)
+x = np.linspace(-3, 3, 10_001)
+with jax.enable_x64(True):
+    naive = jax.jit(lambda v: (jnp.exp(v), v * v + v))(x)
+print(hashlib.sha256(b"".join(np.asarray(v).tobytes() for v in naive)).hexdigest())
+print(seen.hexdigest())
+"""
+
+
+@functools.cache
+def digests(isa, nproc):
+    """Return (hash of plain binary64 programs, hash of the library's results)."""
+    return run_python(PROGRAM, isa=isa, nproc=nproc).split()
+
+
+SETTINGS = [("SSE4_2", 2), ("AVX", None), ("AVX2", 8), ("AVX512", 1)]
+
+
+@pytest.mark.parametrize(("isa", "nproc"), SETTINGS)
+def test_every_result_has_the_same_bits(isa, nproc):
+    assert digests(isa, nproc)[-1] == digests(None, None)[-1]
+
+
+def test_the_sample_would_show_a_difference():
+    """Plain binary64 arithmetic on this machine does depend on the instruction set."""
+    if not HAS_FMA:
+        pytest.skip("this machine has no fused multiply-add to switch off")
+    assert digests("SSE4_2", 2)[0] != digests(None, None)[0]
