@@ -2,6 +2,7 @@
 
 from onemodel_jax.checkpoint.checkpoint import (
     dumps,
+    file_hash,
     load,
     loads,
     read_manifest,
@@ -37,6 +38,7 @@ __all__ = [
     "dumps_model",
     "export_npz",
     "export_safetensors",
+    "file_hash",
     "import_npz",
     "import_safetensors",
     "load",

@@ -167,3 +167,16 @@ def read_tensors(source: Path | Buffer) -> tuple[Manifest, list[Any]]:
         frame, manifest = _read_head(opened)
         check_layout(manifest.tensors, frame.data_length)
         return manifest, read_arrays(opened, frame, manifest.tensors)
+
+
+def file_hash(source: Path | Buffer) -> str:
+    """Return the state hash of a checkpoint: SHA-256 of its canonical bytes.
+
+    For a file that ``save`` wrote this is the SHA-256 of the file. Raises as
+    ``read_manifest``.
+    """
+    manifest, arrays = read_tensors(source)
+    digest = hashlib.sha256()
+    for piece in chunks(CHECKPOINT_MAGIC, encode(manifest), manifest.tensors, arrays):
+        digest.update(piece)
+    return digest.hexdigest()

@@ -109,11 +109,11 @@ def param_shapes(config: CrnnConfig) -> Params:
 
 
 def init(config: CrnnConfig, seed: int) -> Params:
-    """Return initial parameters, drawn by one SplitMix64 generator (SPEC, "Recognizer").
+    """Return initial parameters from one SplitMix64 generator (SPEC, "Recognizer").
 
     Each weight is uniform in +-bound: convolution sqrt(6 / fan_in) over its real taps,
-    w_ih 2 sqrt(3 / in), w_hh 1 / sqrt(H), classifier sqrt(3 / in); the bound is computed
-    in binary64 and rounded once. Biases and padding columns draw nothing: they are 0,
+    w_ih 2 sqrt(3 / in), w_hh 1 / sqrt(H), classifier sqrt(3 / in); the bound is
+    computed in binary64 and rounded once. Biases and padding columns draw nothing: they are 0,
     but the LSTM's forget gates 1.
 
     Args:

@@ -1,4 +1,4 @@
-"""Arithmetic whose every bit is defined: operations, elementary functions, lane sums."""
+"""Arithmetic whose every bit is defined: operations, functions, lane sums."""
 
 from onemodel_jax.numerics.elementary import (
     cos_pi,

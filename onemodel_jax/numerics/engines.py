@@ -157,7 +157,7 @@ def _hidden_zero(x: Array) -> Array:
 
 
 def _tile_in_registers(x: Array, w: Array, zero: Array) -> Array:
-    """One tile: x (R, 1, J, 16), w (1, J, 16, N); 16 chains and their tree, unrolled."""
+    """One tile: x (R, 1, J, 16), w (1, J, 16, N); chains and tree unrolled."""
     (rows, _, terms, _), columns = x.shape, w.shape[-1]
     lanes = []
     for lane in range(LANES):

@@ -6,6 +6,8 @@ One primitive carries all of it, with a batching rule of its own, so that vmap c
 change an order. Like ``numerics.exact`` it has no differentiation rule.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import jax
@@ -26,7 +28,7 @@ def _abstract(x: Any, w: Any) -> ShapedArray:
 
 
 def _product(x: Array, w: Array) -> Array:
-    """Lower x (G, M, K), w (G, N, K): the forced engine under its guard, or emulation."""
+    """Lower x (G, M, K), w (G, N, K): forced where it may serve, else emulated."""
     (groups, rows, terms), columns = x.shape, w.shape[1]
     if 0 in (groups, rows, terms, columns):
         return jnp.zeros((groups, rows, columns), jnp.float32)
@@ -109,7 +111,7 @@ def _rows(x: Array) -> int:
 
 
 def batched_matmul(x: Array, w: Array, *, exact: bool) -> Array:
-    """Return out[g, m, n] = dot(x[g, m, :], w[g, n, :]) for x (G, M, K), w (G, N, K)."""
+    """Return out[g, m, n] = dot(x[g, m, :], w[g, n, :]); x (G, M, K), w (G, N, K)."""
     if not exact:
         return lax.dot_general(x, w, (((2,), (2,)), ((0,), (0,))))
     return lane_matmul_p.bind(x, w)
@@ -164,11 +166,19 @@ def lane_sum(x: ArrayLike, *, axis: int = -1, arithmetic: Arithmetic = EXACT) ->
     return lane_matmul_p.bind(rows, ones[None]).reshape(moved.shape[:-1])
 
 
-def use_emulated_only(value: bool) -> None:
-    """Choose for programs lowered from now on: True bars every fast engine.
+@contextmanager
+def emulated_only() -> Iterator[None]:
+    """Bar every fast engine from programs traced inside the context.
 
-    For ``onemodel verify``, which runs a step both ways. Compiled programs keep what
-    they have; callers clear JAX's caches.
+    For ``onemodel verify``, which runs a step both ways. JAX's caches are cleared on
+    the way in and out, because a cached program keeps the engine it was built with.
     """
     global _emulated_only
-    _emulated_only = value
+    before = _emulated_only
+    _emulated_only = True
+    jax.clear_caches()
+    try:
+        yield
+    finally:
+        _emulated_only = before
+        jax.clear_caches()

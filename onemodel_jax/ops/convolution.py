@@ -162,7 +162,7 @@ def _check_geometry(name: str, kernel, padding, pool) -> tuple:
 
 
 def _windows(x: Array, geometry: Geometry) -> Array:
-    """Return the windows of one line x (H, W, C): (H', W', KPadded), taps (ky, kx, c)."""
+    """Return the windows (H', W', KPadded) of a line x (H, W, C), taps (ky, kx, c)."""
     (kh, kw), (ph, pw) = geometry.kernel, geometry.padding
     spare = padded_taps(geometry.kernel, x.shape[2]) - kh * kw * x.shape[2]
     x = jnp.pad(x, ((ph, ph), (pw, pw), (0, 0)))
@@ -267,16 +267,18 @@ def _scatter_free_dx(dcol: Array, shape, geometry: Geometry, arithmetic) -> Arra
     height, width, channels = shape
     rows, columns = dcol.shape[:2]
     dcol = dcol.reshape(rows, columns, kh * kw, channels)
-    # Output position of tap (ky, kx) for input (iy, ix): (iy + ph - ky, ix + pw - kx).
-    low = (kh - 1 - ph, kw - 1 - pw)
-    high = (height + ph - rows, width + pw - columns)
-    dcol = jnp.pad(dcol, ((low[0], high[0]), (low[1], high[1]), (0, 0), (0, 0)))
     total = jnp.zeros(shape, jnp.float32)
     for ky in range(kh):
         for kx in range(kw):
-            top, left = kh - 1 - ky, kw - 1 - kx
-            tap = dcol[top : top + height, left : left + width, ky * kw + kx]
-            total = add(total, tap, arithmetic=arithmetic)
+            # Output (oy, ox) read input (oy + down, ox + right) through this tap.
+            down, right = ky - ph, kx - pw
+            y0, y1 = max(down, 0), min(rows + down, height)
+            x0, x1 = max(right, 0), min(columns + right, width)
+            if y0 >= y1 or x0 >= x1:
+                continue
+            tap = dcol[y0 - down : y1 - down, x0 - right : x1 - right, ky * kw + kx]
+            edges = ((y0, height - y1), (x0, width - x1), (0, 0))
+            total = add(total, jnp.pad(tap, edges), arithmetic=arithmetic)
     return total
 
 

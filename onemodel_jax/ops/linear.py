@@ -84,12 +84,10 @@ def linear(
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
 def _linear(x, weight, bias, lengths, exact):
     arithmetic: Arithmetic = EXACT if exact else "fast"
-    rows = x.reshape(1, -1, x.shape[2]) if x.size else x.reshape(1, 0, x.shape[2])
-    if x.shape[2] == 0:
-        rows = jnp.zeros((1, x.shape[0] * x.shape[1], 0), jnp.float32)
+    rows = x.reshape(1, x.shape[0] * x.shape[1], x.shape[2])
     y = batched_matmul(rows, weight[None], exact=exact)[0]
     y = add(y, bias, arithmetic=arithmetic)
-    return mask_rows(y.reshape(*x.shape[:2], -1), lengths)
+    return mask_rows(y.reshape(*x.shape[:2], weight.shape[0]), lengths)
 
 
 def _fwd(x, weight, bias, lengths, exact):
@@ -105,6 +103,8 @@ def _bwd(exact, residuals: Residuals, dy: Array):
     dx = batched_matmul(flat, weight.T[None], exact=exact)[0].reshape(x.shape)
     dw, db = weight_gradients(dy, mask_rows(x, lengths, -0.0), exact=exact)
     dw, db = sum_in_line_order((dw, db), arithmetic)
+    # Beyond a line dy is 0, but 0 times an infinite weight is NaN: mask dx as well.
+    dx = mask_rows(dx, lengths)
     return dx, dw, db, np.zeros(lengths.shape, jax.dtypes.float0)
 
 

@@ -11,9 +11,7 @@ from onemodel_jax.numerics.exact import add
 from onemodel_jax.numerics.lanes import batched_matmul
 
 
-def sum_in_line_order(
-    grads: Sequence[Array], arithmetic: Arithmetic
-) -> list[Array]:
+def sum_in_line_order(grads: Sequence[Array], arithmetic: Arithmetic) -> list[Array]:
     """Return g0, + g1, + g2, ... over the leading axis of each, one addition a line.
 
     Args:

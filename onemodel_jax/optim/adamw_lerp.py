@@ -10,8 +10,8 @@ from onemodel_jax._checks import check_arithmetic
 from onemodel_jax._tree import OptimizerState, Params, join, split
 from onemodel_jax._types import EXACT, Arithmetic, Array
 from onemodel_jax.numerics.exact import add, div, mul, sqrt, sub
-from onemodel_jax.numerics.softfloat import decode
 from onemodel_jax.numerics.primitives import island
+from onemodel_jax.numerics.softfloat import decode
 from onemodel_jax.optim.optimizer import (
     Optimizer,
     Schedule,
@@ -144,7 +144,7 @@ def adamw_lerp(
                 strict=True,
             )
         )
-        # Element-wise, so tensors may be laid end to end: one kernel for all that decay.
+        # Element-wise, so tensors may be laid end to end: one kernel per group.
         new: list = [None] * len(leaves)
         for decay in (True, False):
             chosen = [i for i, p in enumerate(leaves) if decays(p) == decay]

@@ -1,0 +1,1 @@
+"""The ``onemodel`` command, one file a subcommand."""

@@ -1,0 +1,36 @@
+"""Entry point of ``onemodel``: the parser, and one line for every error."""
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+COMMANDS = ("train", "eval", "hash", "verify", "bench")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser with every subcommand; each module adds its own."""
+    parser = argparse.ArgumentParser(
+        prog="onemodel", description="Training in JAX whose every bit is defined."
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name in COMMANDS:
+        module = importlib.import_module(f"onemodel_jax.cli.{name}")
+        module.add_parser(commands)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one subcommand and return its exit code; 2 for a user's error."""
+    args = build_parser().parse_args(argv)
+    try:
+        return args.run(args)
+    except BrokenPipeError:
+        return 1
+    except (ValueError, TypeError, OSError, ImportError) as error:
+        print(f"onemodel {args.command}: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())
