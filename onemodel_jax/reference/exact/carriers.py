@@ -92,6 +92,7 @@ class Carrier:
       opaque: named functions, ``opaque(name, element)``; see ``with_opaque``.
       constant: drops the tangent of a dual number.
       roots: whether sqrt is invented so that r * r is its argument.
+      logs: whether exp and log are exact, on logarithms of fractions.
     """
 
     name: str
@@ -109,6 +110,7 @@ class Carrier:
     opaque: Callable[[str, Any], Any] | None = None
     constant: Callable[[Any], Any] | None = None
     roots: bool = False
+    logs: bool = False
 
     def has(self, *structure: str) -> bool:
         """Return True if the carrier has all of e.g. ``("neg", "inverse")``."""

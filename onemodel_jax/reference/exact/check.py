@@ -23,6 +23,7 @@ from onemodel_jax.reference.exact.carriers import (
 )
 from onemodel_jax.reference.exact.evidence import Evidence, simplify
 from onemodel_jax.reference.exact.lift import Lifted
+from onemodel_jax.reference.exact.logarithms import logarithms
 from onemodel_jax.reference.exact.machine import Machine
 from onemodel_jax.reference.exact.opaque import duals, with_opaque
 from onemodel_jax.reference.exact.report import Report
@@ -35,8 +36,13 @@ from onemodel_jax.reference.exact.tensors import (
     same_pack,
 )
 
-GRIDS = {"fractions": 2**12, "field": 2**40}
+GRIDS = {"fractions": 2**12, "field": 2**40, "logarithms": 2**12}
 """Points are multiples of one over this: coarse where digits cost, fine elsewhere."""
+_CARRIERS = {
+    "fractions": rationals,
+    "field": shadowed_field,
+    "logarithms": logarithms,
+}
 VECTORS = (-3.0, 3.0)
 """Tangents and cotangents are drawn from this interval."""
 ATTEMPTS = 200
@@ -86,7 +92,9 @@ def check_vjp(
       opaque: allow exp, log, sqrt, tanh, logistic, sin and cos as opaque functions;
         otherwise they are refused. This package's exact operations always are.
       points: ``"fractions"``, or ``"field"``: residues mod 2^61 - 1, for size, and for
-        rules that use r * r = x for r = sqrt(x), which fractions do not keep.
+        rules that use r * r = x for r = sqrt(x), which fractions do not keep; or
+        ``"logarithms"``: inputs are ln q, for programs in the log domain, whose exp
+        and log are then exact.
       low, high: floating inputs are drawn from this interval.
       trials: number of random points.
       seed: of the points and of the opaque values.
@@ -103,13 +111,13 @@ def check_vjp(
     """
     kind = "stated derivative" if callable(expectation) else expectation
     check_option("check_vjp", "expectation", kind, tuple(VERDICTS))
-    check_option("check_vjp", "points", points, ("fractions", "field"))
+    check_option("check_vjp", "points", points, tuple(GRIDS))
     if trials < 1:
         fail(ValueError, "check_vjp", "trials", "at least 1", trials)
     if not low < high:
         fail(ValueError, "check_vjp", "low, high", "low < high", (low, high))
     lifted = Lifted(fn, examples, nondiff_argnums)
-    base = rationals() if points == "fractions" else shadowed_field()
+    base = _CARRIERS[points]()
     stated = lifted.stated(expectation) if callable(expectation) else None
     sizes = sum(_size(s) for s in lifted.shapes + lifted.out_shapes)
     evidence: dict[str, Evidence] = {}
@@ -118,7 +126,7 @@ def check_vjp(
         names = VERDICTS[kind]
         if sizes > jacobian_limit or trial > 0:
             names = tuple(n for n in names if n != "jacobian")
-        carrier = with_opaque(base, seed + trial)
+        carrier = base if base.logs else with_opaque(base, seed + trial)
         bench = _Bench(lifted, carrier, opaque, stated)
         rng = Random(f"{seed}/{trial}")
         found = _trial(bench, names, rng, (low, high), GRIDS[points])
@@ -172,6 +180,20 @@ def draw(
     return Tensors(carrier).numbers(shape, [Fraction(n, grid) for n in picked])
 
 
+def _point(
+    carrier: Carrier,
+    shape: Shape,
+    rng: Random,
+    interval: tuple[float, float],
+    grid: int,
+) -> Tensor:
+    """A point of the interval: on the grid, or the logarithm of one that is."""
+    if not carrier.logs:
+        return draw(carrier, shape, rng, interval, grid)
+    low, high = map(math.exp, interval)
+    return Tensors(carrier).opaque("log", draw(carrier, shape, rng, (low, high), grid))
+
+
 class _Bench:
     """Everything a verdict needs: the function, the carrier, two machines."""
 
@@ -216,7 +238,7 @@ def _trial(
     f = bench.f
     for _ in range(ATTEMPTS):
         groups = [
-            [draw(carrier, s, rng, interval, grid) for s in f.shapes],
+            [_point(carrier, s, rng, interval, grid) for s in f.shapes],
             [draw(carrier, s, rng, VECTORS, grid) for s in f.shapes],
             [draw(carrier, s, rng, VECTORS, grid) for s in f.out_shapes],
             [draw(carrier, s, rng, VECTORS, grid) for s in f.out_shapes],

@@ -16,7 +16,12 @@ import numpy as np
 from jax.extend.core import Literal
 
 from onemodel_jax.reference.exact.carriers import Carrier, Special
-from onemodel_jax.reference.exact.tensors import Tensor, Tensors, tensor
+from onemodel_jax.reference.exact.tensors import (
+    Tensor,
+    Tensors,
+    map_elements,
+    tensor,
+)
 
 Value = Any
 """A tensor over the carrier (dtype object), or a concrete non-floating array."""
@@ -94,23 +99,24 @@ class Machine:
         if jnp.issubdtype(value.dtype, jnp.complexfloating):
             raise Refused("complex numbers")
         wide = np.asarray(value).astype(np.float64)
-        number, seen = self.carrier.number, {}
-        for x in map(float, wide.flat):
-            if x not in seen:
-                seen[x] = number(Fraction(x) if np.isfinite(x) else Special(x))
-        return tensor(wide.shape, [seen[float(x)] for x in wide.flat])
+        values, which = np.unique(wide, return_inverse=True)
+        images = [
+            self.carrier.number(Fraction(x) if np.isfinite(x) else Special(x))
+            for x in map(float, values)
+        ]
+        return tensor(wide.shape, [images[k] for k in which.flat])
 
     def compare(self, a: Tensor, b: Tensor) -> np.ndarray:
         """Signs of a - b; refused where the carrier has no order."""
         if not self.carrier.has("sign", "neg"):
             raise Refused(f"a comparison over {self.carrier.name}")
-        sign, add, neg = self.carrier.sign, self.carrier.add, self.carrier.neg
-        compare = np.frompyfunc(
-            lambda x, y: 0 if x == y else sign(add(x, neg(y))),  # type: ignore[misc]
-            2,
-            1,
-        )
-        return np.asarray(compare(a, b), dtype=int)
+        sign, add, neg = map(self.carrier.need, ("sign", "add", "neg"))
+        value = self.carrier.constant or (lambda x: x)
+
+        def compare(x: Any, y: Any) -> int:
+            return 0 if value(x) == value(y) else sign(add(x, neg(y)))
+
+        return map_elements(compare, a, b).astype(int)
 
     def run(self, program: Any, args: Sequence[Value]) -> list[Value]:
         """Evaluate a jaxpr, closed or not.
@@ -148,7 +154,10 @@ class Machine:
             inputs = self._read_views(eqn, inputs)
         if rule is None:
             raise Refused(f"primitive {name} has no exact meaning here")
-        out = rule(self, eqn.primitive, inputs, eqn.params)
+        params = eqn.params
+        if name == "bitcast_convert_type":
+            params = params | {"out_shape": eqn.outvars[0].aval.shape}
+        out = rule(self, eqn.primitive, inputs, params)
         return out if isinstance(out, list) else [out]
 
     def _read_views(self, eqn: Any, inputs: list[Value]) -> list[Value]:

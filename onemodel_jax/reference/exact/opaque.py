@@ -142,5 +142,6 @@ def duals(base: Carrier) -> Carrier:
         embed=lambda q: (base.number(q), zero),
         constant=lambda x: (x[0], zero),
         roots=base.roots,
+        logs=base.logs,
         opaque=opaque if base.opaque else None,
     )

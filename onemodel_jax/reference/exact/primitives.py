@@ -143,6 +143,8 @@ def _dot_general(m: Machine, p: Any, x: Sequence[Tensor], params: Any) -> Tensor
 
 
 def _note(m: Machine, name: str) -> str:
+    if m.carrier.logs:
+        return f"{name} is exact: inputs are logarithms of fractions"
     if name != "sqrt":
         return f"{name} is opaque"
     if m.carrier.roots:
@@ -200,12 +202,25 @@ def _identity(m: Machine, p: Any, x: Sequence[Value], params: Any) -> Any:
 
 
 def _bitcast(m: Machine, p: Any, x: Sequence[Tensor], params: Any) -> Value:
-    """A view of the same width stays exact; bytes are those of the nearest float32."""
+    """Words of a number are the number; bytes are those of the nearest float32."""
+    (value,), shape = x, params["out_shape"]
     if np.dtype(params["new_dtype"]).itemsize >= 4:
-        return x[0]
+        if len(shape) > value.ndim:
+            return np.stack([value] * shape[-1], -1)
+        if len(shape) < value.ndim:
+            return _joined(value)
+        return value
     m.notes.add("bytes of a real number are those of the nearest float32")
-    near = [_near(e) for e in x[0].flat]
-    return np.asarray(p.bind(np.array(near, np.float32).reshape(x[0].shape), **params))
+    near = [_near(e) for e in value.flat]
+    near = np.array(near, np.float32).reshape(value.shape)
+    return np.asarray(p.bind(near, new_dtype=params["new_dtype"]))
+
+
+def _joined(words: Tensor) -> Tensor:
+    """Both words of each number back to the number."""
+    if any(row[0] != row[-1] for row in words.reshape(-1, words.shape[-1])):
+        raise Refused("words of different numbers joined to one")
+    return words[..., 0]
 
 
 def _near(element: Any) -> float:

@@ -35,7 +35,8 @@ def _moved(m: Machine, p: Any, x: Sequence[Value], params: Any) -> Any:
             pool += list(value.flat)
         else:
             numbered.append(value)
-    out = p.bind(*numbered, **params)
+    with np.errstate(invalid="ignore"):  # a NaN fill becomes a negative number
+        out = p.bind(*numbered, **params)
     outs = [_fetch(m, pool, np.asarray(ids)) for ids in (out if _many(p) else [out])]
     return outs if _many(p) else outs[0]
 

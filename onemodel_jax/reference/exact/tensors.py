@@ -45,7 +45,8 @@ def same_pack(a: Sequence[Tensor], b: Sequence[Tensor]) -> bool:
 
 def map_elements(function: Callable[..., Any], *arrays: Tensor) -> Tensor:
     """Apply a function element by element, broadcasting shapes."""
-    result = np.frompyfunc(function, len(arrays), 1)(*arrays)
+    with np.errstate(invalid="ignore"):  # quiet NaN of carriers that have one
+        result = np.frompyfunc(function, len(arrays), 1)(*arrays)
     if isinstance(result, np.ndarray) and result.dtype == object:
         return result
     return scalar(result)
