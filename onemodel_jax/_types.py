@@ -4,6 +4,8 @@ Axis letters in docstrings: B batch, T time, H height, W width, C channels or
 classes, D features, N heads, L label length, K taps.
 """
 
+import functools
+from collections.abc import Callable
 from typing import Any, Literal
 
 import jax
@@ -18,4 +20,10 @@ Arithmetic = Literal["exact", "fast"]
 EXACT: Arithmetic = "exact"
 FAST: Arithmetic = "fast"
 
-__all__ = ["Array", "ArrayLike", "Arithmetic", "EXACT", "FAST", "PyTree"]
+
+def custom_vjp(*, nondiff_argnums: tuple[int, ...] = ()) -> Callable[[Callable], Any]:
+    """Return the decorator ``jax.custom_vjp``, typed so that its result is usable."""
+    return functools.partial(jax.custom_vjp, nondiff_argnums=nondiff_argnums)
+
+
+__all__ = ["Array", "ArrayLike", "Arithmetic", "EXACT", "FAST", "PyTree", "custom_vjp"]

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from onemodel_jax._checks import fail
 from onemodel_jax._tree import OptimizerState, Params, TrainState
 from onemodel_jax._types import EXACT, Arithmetic, Array
 from onemodel_jax.losses.ctc import ctc_loss
@@ -109,6 +110,8 @@ def make_train_step(
         loss, grads = jax.value_and_grad(loss_of)(state.params)
         limit = no_limit if max_norm is None else max_norm
         grads, norm = clip_by_dots(grads, limit, arithmetic=arithmetic)
+        if state.optimizer is None:
+            fail(ValueError, "train_step", "state", "one with an optimizer", "none")
         params, after = optimizer.step(state.params, grads, state.optimizer)
         return TrainState(params, state.buffers, after), Metrics(loss, norm)
 

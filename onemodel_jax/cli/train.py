@@ -160,7 +160,7 @@ def _train(
     )
     forward = predict(config, arithmetic=settings.arithmetic)
     extra = session.to_extra(settings)
-    done = int(state.optimizer.step)
+    done = int(state.optimizer.step) if state.optimizer is not None else 0
     last = min(settings.steps, args.stop_at or settings.steps)
     _describe(settings, lines, state, done)
 
@@ -200,7 +200,9 @@ def _train(
     return 130 if received else 0
 
 
-def _describe(settings, lines, state: TrainState, done: int) -> None:
+def _describe(
+    settings: session.Settings, lines: session.Lines, state: TrainState, done: int
+) -> None:
     leaves = jax.tree_util.tree_leaves(state.params)
     count = sum(int(np.prod(p.shape)) for p in leaves)
     source = "bundled digit lines"

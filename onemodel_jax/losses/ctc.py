@@ -5,13 +5,13 @@ Log domain, on the blank-extended label sequence (Graves et al. 2006, sections 3
 The gradient is formed with the loss, because both need the same variables.
 """
 
-import functools
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.core import Tracer
 
 from onemodel_jax._checks import (
     check_arithmetic,
@@ -22,7 +22,7 @@ from onemodel_jax._checks import (
     describe,
     fail,
 )
-from onemodel_jax._types import EXACT, Arithmetic, Array, ArrayLike
+from onemodel_jax._types import EXACT, Arithmetic, Array, ArrayLike, custom_vjp
 from onemodel_jax.numerics.elementary import exp64, log64
 from onemodel_jax.numerics.exact import add, div, mul, sub
 from onemodel_jax.numerics.softfloat import decode, encode
@@ -207,8 +207,8 @@ def _spoil(value, logits, labels, lengths, label_lengths):
     return jnp.where(bad.reshape(shape), jnp.nan, value)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
-def _ctc(logits, labels, lengths, label_lengths, mean):
+@custom_vjp(nondiff_argnums=(4,))
+def _ctc(logits, labels, lengths, label_lengths, mean) -> Array:
     return _fwd(logits, labels, lengths, label_lengths, mean)[0]
 
 
@@ -302,7 +302,7 @@ def ctc_loss(
     logits, labels = jnp.asarray(logits), jnp.asarray(labels)
     check_dtype(name, "logits", logits, "float32")
     check_rank(name, "logits", logits, 2, 3)
-    if labels.size == 0 and not isinstance(labels, jax.core.Tracer):
+    if labels.size == 0 and not isinstance(labels, Tracer):
         labels = labels.astype(jnp.int32)
     check_dtype(name, "labels", labels, "int32")
     check_rank(name, "labels", labels, logits.ndim - 1)
@@ -327,7 +327,7 @@ def _lengths(name: str, argument: str, value, bound: int, count: int) -> Array:
     array = jnp.asarray(value)
     check_dtype(name, argument, array, "int32")
     check_shape(name, argument, array, (count,))
-    if not isinstance(array, jax.core.Tracer):
+    if not isinstance(array, Tracer):
         for line, length in enumerate(np.asarray(array)):
             if not 0 <= length <= bound:
                 got = f"{length} in line {line}"
@@ -336,7 +336,7 @@ def _lengths(name: str, argument: str, value, bound: int, count: int) -> Array:
 
 
 def _check_labels(name: str, labels: Array, lengths: Array, classes: int) -> None:
-    if isinstance(labels, jax.core.Tracer) or isinstance(lengths, jax.core.Tracer):
+    if isinstance(labels, Tracer) or isinstance(lengths, Tracer):
         return
     for line, (row, length) in enumerate(
         zip(np.asarray(labels), np.asarray(lengths), strict=True)

@@ -113,8 +113,8 @@ def init(config: CrnnConfig, seed: int) -> Params:
 
     Each weight is uniform in +-bound: convolution sqrt(6 / fan_in) over its real taps,
     w_ih 2 sqrt(3 / in), w_hh 1 / sqrt(H), classifier sqrt(3 / in); the bound is
-    computed in binary64 and rounded once. Biases and padding columns draw nothing: they are 0,
-    but the LSTM's forget gates 1.
+    computed in binary64 and rounded once. Biases and padding columns draw nothing:
+    they are 0, but the LSTM's forget gates 1.
 
     Args:
       config: sizes.
@@ -126,7 +126,7 @@ def init(config: CrnnConfig, seed: int) -> Params:
     generator = Generator(seed)
 
     def uniform(shape: tuple[int, ...], inputs: int, bound: float) -> Array:
-        limit = np.float32(bound)
+        limit = float(np.float32(bound))
         weight = np.zeros(shape, np.float32)
         weight[:, :inputs] = generator.uniform(-limit, limit, (shape[0], inputs))
         return jnp.asarray(weight)

@@ -11,6 +11,7 @@ NaN result is a NaN of unspecified payload.
 """
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -52,7 +53,9 @@ def operands(function: str, **values: ArrayLike) -> list[Array]:
         two different dtypes.
       ValueError: shapes that do not broadcast.
     """
-    arrays = {k: v for k, v in values.items() if type(v) not in (int, float)}
+    arrays: dict[str, Any] = {
+        k: v for k, v in values.items() if type(v) not in (int, float)
+    }
     for name, value in arrays.items():
         if str(getattr(value, "dtype", None)) not in ("float32", "float64"):
             fail(TypeError, function, name, "float32 or float64", describe(value))

@@ -5,7 +5,6 @@ stay in the cache and no bit of a line depends on its neighbours. Strides, dilat
 and groups are deliberately absent.
 """
 
-import functools
 from typing import NamedTuple
 
 import jax
@@ -21,7 +20,7 @@ from onemodel_jax._checks import (
     describe,
     fail,
 )
-from onemodel_jax._types import EXACT, Arithmetic, Array, ArrayLike
+from onemodel_jax._types import EXACT, Arithmetic, Array, ArrayLike, custom_vjp
 from onemodel_jax.numerics.exact import add
 from onemodel_jax.numerics.lanes import batched_matmul
 from onemodel_jax.ops.lines import sum_in_line_order, weight_gradients
@@ -121,9 +120,8 @@ def conv_relu_pool(
     for argument, value in (("x", x), ("weight", weight), ("bias", bias)):
         check_dtype(name, argument, value, "float32")
     check_rank(name, "x", x, 3, 4)
-    geometry = Geometry(
-        *_check_geometry(name, kernel, padding, pool), bool(input_grad), exact
-    )
+    sizes = _check_geometry(name, kernel, padding, pool)
+    geometry = Geometry(sizes[0], sizes[1], sizes[2], bool(input_grad), exact)
     lines = x if x.ndim == 4 else x[None]
     check_rank(name, "weight", weight, 2)
     columns = padded_taps(geometry.kernel, lines.shape[3])
@@ -191,7 +189,7 @@ def _pool(z: Array, pool: tuple[int, int]) -> tuple[Array, Array]:
     ph, pw = pool
     rows, width = z.shape[0] // ph, z.shape[1] // pw
     b = lax.bitcast_convert_type(z[: rows * ph, : width * pw], jnp.int32)
-    b = b.reshape(rows, ph, width, pw, -1)
+    b = b.reshape(rows, ph, width, pw, z.shape[2])
     best = jnp.zeros((rows, width, z.shape[2]), jnp.int32)
     winner = jnp.full(best.shape, -1, jnp.int8)
     for i in range(ph):
@@ -211,10 +209,10 @@ def _forward(x: Array, weight: Array, bias: Array, widths: Array, geometry: Geom
     def line(xl: Array) -> tuple[Array, Array]:
         windows = _windows(xl, geometry)
         rows, width, columns = windows.shape
-        flat = windows.reshape(1, -1, columns)
+        flat = windows.reshape(1, rows * width, columns)
         z = batched_matmul(flat, weight[None], exact=exact)[0]
         z = add(z, bias, arithmetic=arithmetic)
-        return _pool(z.reshape(rows, width, -1), geometry.pool)
+        return _pool(z.reshape(rows, width, weight.shape[0]), geometry.pool)
 
     y, winner = lax.map(line, x)
     out = pooled_widths(widths, geometry.kernel, geometry.padding, geometry.pool[1])
@@ -223,8 +221,8 @@ def _forward(x: Array, weight: Array, bias: Array, widths: Array, geometry: Geom
     return _mask_columns(y, out), Residuals(x, weight, widths, winner)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
-def _conv_relu_pool(x, weight, bias, widths, geometry):
+@custom_vjp(nondiff_argnums=(4,))
+def _conv_relu_pool(x, weight, bias, widths, geometry) -> Array:
     return _forward(x, weight, bias, widths, geometry)[0]
 
 
@@ -257,7 +255,7 @@ def _compact(x: Array, width: Array, fill: float) -> Array:
     safe = jnp.maximum(width, 1)
     source = (p // safe) * padded + p % safe
     inside = p < height * width
-    rows = x.reshape(-1, depth)[jnp.where(inside, source, 0)]
+    rows = x.reshape(height * padded, depth)[jnp.where(inside, source, 0)]
     return jnp.where(inside[:, None], rows, jnp.float32(fill))
 
 
@@ -296,14 +294,17 @@ def _bwd(geometry: Geometry, residuals: Residuals, dy: Array):
         dc = _unpool(dyl, winner, geometry.pool, windows.shape)
         conv_width = jnp.maximum(width + 2 * geometry.padding[1] - kw + 1, 0)
         dc_rows = _compact(dc, conv_width, 0.0)
-        columns = _compact(windows, conv_width, -0.0)
-        dw, db = weight_gradients(dc_rows[None], columns[None], exact=exact)
+        read = _compact(windows, conv_width, -0.0)
+        dw, db = weight_gradients(dc_rows[None], read[None], exact=exact)
         dw, db = dw[0], db[0]
         if not geometry.input_grad:
             return dw, db
-        flat = dc.reshape(1, -1, dc.shape[2])
+        rows, columns, outputs = dc.shape
+        flat = dc.reshape(1, rows * columns, outputs)
         dcol = batched_matmul(flat, w.T[None], exact=exact)[0]
-        dcol = dcol.reshape(*dc.shape[:2], taps)
+        # Beyond the line dC is 0, but 0 times an infinite weight is NaN.
+        inside = (jnp.arange(columns) < conv_width)[:, None]
+        dcol = jnp.where(inside, dcol.reshape(rows, columns, taps), jnp.float32(0))
         dx = _scatter_free_dx(dcol, xl.shape, geometry, arithmetic)
         return dw, db, dx
 

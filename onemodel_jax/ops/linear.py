@@ -1,6 +1,5 @@
 """The linear layer y = x W^T + b over lines of rows, with its hand-written VJP."""
 
-import functools
 from typing import NamedTuple
 
 import jax
@@ -15,7 +14,7 @@ from onemodel_jax._checks import (
     describe,
     fail,
 )
-from onemodel_jax._types import EXACT, Arithmetic, Array, ArrayLike
+from onemodel_jax._types import EXACT, Arithmetic, Array, ArrayLike, custom_vjp
 from onemodel_jax.numerics.exact import add
 from onemodel_jax.numerics.lanes import batched_matmul
 from onemodel_jax.ops.lines import mask_rows, sum_in_line_order, weight_gradients
@@ -81,8 +80,8 @@ def linear(
     return y.reshape(*x.shape[:-1], weight.shape[0])
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
-def _linear(x, weight, bias, lengths, exact):
+@custom_vjp(nondiff_argnums=(4,))
+def _linear(x, weight, bias, lengths, exact) -> Array:
     arithmetic: Arithmetic = EXACT if exact else "fast"
     rows = x.reshape(1, x.shape[0] * x.shape[1], x.shape[2])
     y = batched_matmul(rows, weight[None], exact=exact)[0]

@@ -4,7 +4,6 @@ Gate order i, f, g, o; one bias per direction (b_ih + b_hh). The initial state i
 One scan runs all directions at once; a line's padding neither enters nor leaves it.
 """
 
-import functools
 from typing import NamedTuple
 
 import jax
@@ -18,7 +17,7 @@ from onemodel_jax._checks import (
     check_rank,
     check_shape,
 )
-from onemodel_jax._types import EXACT, Arithmetic, Array, ArrayLike
+from onemodel_jax._types import EXACT, Arithmetic, Array, ArrayLike, custom_vjp
 from onemodel_jax.numerics.elementary import sigmoid, tanh
 from onemodel_jax.numerics.exact import add, mul, sub
 from onemodel_jax.numerics.lanes import batched_matmul
@@ -210,8 +209,8 @@ def _forward(x, params, lengths, reverse, exact):
     return out.reshape(lines, steps, directions * size), residuals
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
-def _lstm(x, params, lengths, reverse, exact):
+@custom_vjp(nondiff_argnums=(3, 4))
+def _lstm(x, params, lengths, reverse, exact) -> Array:
     return _forward(x, params, lengths, reverse, exact)[0]
 
 

@@ -113,7 +113,9 @@ def adamw_lerp(
             narrow = {key: to_float32(value) for key, value in wide.items()}
             return narrow, OrderedDict((k, words_of(p)) for k, p in powers.items())
 
-    def update(p, g, m, v, s, decay: bool):
+    def update(tensors: list[Array], s: dict[str, Array], decay: bool):
+        p, g, m, v = tensors
+
         def times(x, y):
             return mul(x, y, arithmetic=a)
 
@@ -152,7 +154,7 @@ def adamw_lerp(
                 flat = [join([rows[i][k] for i in chosen]) for k in range(4)]
                 parts = [
                     split(x, [leaves[i].shape for i in chosen])
-                    for x in update(*flat, s, decay)
+                    for x in update(flat, s, decay)
                 ]
                 for i, triple in zip(chosen, zip(*parts, strict=True), strict=True):
                     new[i] = triple
