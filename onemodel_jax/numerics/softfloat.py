@@ -175,13 +175,13 @@ def safe_div64(x: Array, y: Array) -> Array:
     """Return x / y for normal quotients, safe from the reciprocal rewrite.
 
     XLA multiplies by a reciprocal where the divisor is one number for all elements.
-    The unsigned minimum with ``bits(x) | 0x7ff...f`` leaves the divisor's magnitude as
-    it is but makes it depend on each element of the dividend.
+    The unsigned minimum with ``bits(x) | 2^63`` leaves the divisor's magnitude as it
+    is but makes it depend on each element of the dividend, constant or not.
     """
     bx = lax.bitcast_convert_type(x, _U64)
     by = lax.bitcast_convert_type(y, _U64)
     sign = _U64(1 << 63)
-    magnitude = lax.min(by & ~sign, bx | _U64(_ABS64))
+    magnitude = lax.min(by & ~sign, bx | sign)
     quotient = pin(from_bits(bits_of(x)) / lax.bitcast_convert_type(magnitude, _F64))
     out = lax.bitcast_convert_type(quotient, _U64) ^ (by & sign)
     return lax.bitcast_convert_type(out, _F64)
@@ -278,7 +278,7 @@ def _scale_or_zero(x: Array, shift: Array) -> Array:
 # both widths
 
 
-def _order_key(b: Array) -> Array:
+def order_key(b: Array) -> Array:
     """Return integers ordered as the floats are, -0 below +0."""
     width = 31 if b.dtype == _I32 else 63
     return b ^ ((b >> width) & ((1 << width) - 1))
@@ -295,7 +295,7 @@ def _chosen(x: Array, y: Array, better) -> Array:
     """Return x where better(key x, key y), else y; NaN if either is NaN."""
     if x.dtype == _F64:
         x, y = flush64(x), flush64(y)
-    first = better(_order_key(bits_of(x)), _order_key(bits_of(y)))
+    first = better(order_key(bits_of(x)), order_key(bits_of(y)))
     return _nan_if(is_nan(x) | is_nan(y), jnp.where(first, x, y))
 
 

@@ -84,6 +84,36 @@ def test_operands_that_are_all_constants(width):
 
 
 @pytest.mark.parametrize("width", WIDTHS)
+def test_constants_that_the_program_broadcasts(width):
+    """One divisor for a row of constants invites a reciprocal; so may other pairs."""
+    rng = np.random.default_rng(7)
+    x = np.abs(rng.standard_normal((10, 37))).astype(WIDTHS[width])
+    y = np.abs(rng.standard_normal((10, 1))).astype(WIDTHS[width])
+    places = {
+        name: [[x, y, y][:k], [y, x, y][:k], [-x, y, x][:k]]
+        for name, k in ARITY.items()
+    }
+
+    def program(shift):
+        return {
+            n: [
+                getattr(numerics, n)(first, *[v * shift for v in rest])
+                for first, *rest in cases
+            ]
+            for n, cases in places.items()
+        }
+
+    with jax.enable_x64(True):
+        folded = jax.jit(lambda: program(WIDTHS[width](1)))()
+        traced = jax.jit(program)(np.ones((), WIDTHS[width]))
+    for name, cases in places.items():
+        for operands, one, other in zip(cases, folded[name], traced[name], strict=True):
+            want = expected(name, *operands)
+            assert_bits_equal(one, want, f"{name}, all constant")
+            assert_bits_equal(other, want, f"{name}, the first constant")
+
+
+@pytest.mark.parametrize("width", WIDTHS)
 def test_operands_that_are_one_and_the_same_array(width):
     """x - x, x / x, x * x: patterns an algebraic pass likes to replace."""
     x = hard_tuple("sqrt", width, 2000)[0]
