@@ -3,13 +3,15 @@
 All engines compute out[g, m, n] = dot(x[g, m, :], w[g, n, :]) with the bits of SPEC,
 "Lane dot". ``emulated`` is the truth: its fused multiply-add is built from binary64
 and integer operations and depends on nothing. ``forced`` writes a chain
-``acc + x * w`` that the compiler contracts to the hardware's fused multiply-add; it
+``acc + x * w`` that the compiler contracts to the hardware's fused multiply-add;
+``checked`` rounds in binary64 and notes the sums for which that is not enough. Either
 serves a shape only after ``certified`` has compared it with exact sums on this very
 machine, and only for operands that ``far_from_subnormal`` lets through.
 """
 
 import functools
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -74,19 +76,47 @@ def emulated(x: Array, w: Array) -> Array:
 
     The pads are +0 on one side and -0 on the other: fma(+0, -0, p) is p for every p.
     """
-    groups, rows, terms = x.shape
-    blocks = -(-terms // LANES)
-    x = softfloat.decode(pad_axis(x, 2, blocks * LANES, 0.0))
-    w = softfloat.decode(pad_axis(w, 2, blocks * LANES, -0.0))
-    xs = x.reshape(groups, rows, blocks, LANES).transpose(2, 3, 0, 1)[..., None]
-    ws = w.reshape(groups, -1, blocks, LANES).transpose(2, 3, 0, 1)[:, :, :, None]
+    xs, ws = (softfloat.decode(v) for v in _blocks(x, w))
 
     def step(lanes: Array, block: tuple[Array, Array]) -> tuple[Array, None]:
         return softfloat.fma_on_grid(*block, lanes), None
 
-    zero = jnp.zeros((LANES, groups, rows, w.shape[1]), jnp.float64)
-    lanes, _ = lax.scan(step, zero, (xs, ws))
+    shape = jnp.broadcast_shapes(xs.shape[1:], ws.shape[1:])
+    lanes, _ = lax.scan(step, jnp.zeros(shape, jnp.float64), (xs, ws))
     return softfloat.encode(tree_sum(lanes, softfloat.add_on_grid))
+
+
+def _blocks(x: Array, w: Array) -> tuple[Array, Array]:
+    """Return x as (J, 16, G, M, 1) and w as (J, 16, G, 1, N): term j of each lane."""
+    groups, rows, terms = x.shape
+    blocks = -(-terms // LANES)
+    x = pad_axis(x, 2, blocks * LANES, 0.0).reshape(groups, rows, blocks, LANES)
+    w = pad_axis(w, 2, blocks * LANES, -0.0).reshape(groups, -1, blocks, LANES)
+    x, w = x.transpose(2, 3, 0, 1), w.transpose(2, 3, 0, 1)
+    return x[..., None], w[:, :, :, None]
+
+
+def checked(x: Array, w: Array) -> tuple[Array, Array]:
+    """The lane product of x (G, M, K) and w (G, N, K), and whether it may be wrong.
+
+    For hardware without a fused operation: the product is exact in binary64, the sum
+    is rounded there and then to binary32. Both roundings together differ from one
+    only where the binary64 sum is a midpoint of binary32, which is noted. The first
+    sum of a lane is the exact product, so it needs no note.
+    """
+    xs, ws = (v.astype(jnp.float64) for v in _blocks(x, w))
+
+    def step(carry: tuple[Array, Array], block: tuple[Array, Array]) -> tuple:
+        lanes, doubtful = carry
+        total = softfloat.pin(block[0] * block[1] + lanes.astype(jnp.float64))
+        midpoint = (softfloat.bits_of(total) & 0x1FFF_FFFF) == 0x1000_0000
+        return (total.astype(jnp.float32), doubtful | midpoint), None
+
+    shape = jnp.broadcast_shapes(xs.shape[1:], ws.shape[1:])
+    start = (jnp.zeros(shape, jnp.float32), jnp.zeros(shape, bool))
+    (first, _), _ = step(start, (xs[0], ws[0]))
+    (lanes, doubtful), _ = lax.scan(step, (first, start[1]), (xs[1:], ws[1:]))
+    return tree_sum(lanes, lax.add), jnp.any(doubtful)
 
 
 class Plan(NamedTuple):
@@ -193,9 +223,10 @@ def _tile_in_memory(x: Array, w: Array, zero: Array) -> Array:
     return tree_sum(acc, lax.add)
 
 
-@functools.cache
-def certified(groups: int, rows: int, terms: int, columns: int) -> bool:
-    """Return True if ``forced`` gives the exact bits for this shape on this machine.
+def certified(
+    engine: Callable[..., Any], groups: int, rows: int, terms: int, columns: int
+) -> bool:
+    """Return True if ``engine`` gives the exact bits for this shape on this machine.
 
     The compiled engine runs once on integers of 20 bits, whose products (40 bits) no
     binary32 holds, so that a separate rounding shows, while binary64 holds every sum
@@ -207,18 +238,18 @@ def certified(groups: int, rows: int, terms: int, columns: int) -> bool:
     p = plan(rows, terms, columns)
     rows = p.rows * min(p.tiles, 2)
     terms = LANES * p.terms * min(p.blocks, 2)
-    return _agrees(min(groups, 2), rows, terms, p.columns)
+    return _agrees(engine, min(groups, 2), rows, terms, p.columns)
 
 
 @functools.cache
-def _agrees(groups: int, rows: int, terms: int, columns: int) -> bool:
+def _agrees(engine, groups: int, rows: int, terms: int, columns: int) -> bool:
     rng = np.random.default_rng(0)
     x = rng.integers(-(2**20), 2**20, (groups, rows, terms)).astype(np.float32)
     w = rng.integers(-(2**20), 2**20, (groups, columns, terms)).astype(np.float32)
-    with jax.enable_x64(False):
-        compiled = jax.jit(forced).lower(x, w).compile()
-        got = np.asarray(compiled(x, w))
-    return np.array_equal(got, _sums_of_integers(x, w))
+    with jax.enable_x64(True):
+        got = jax.jit(engine).lower(x, w).compile()(x, w)
+    product = got[0] if isinstance(got, tuple | list) else got
+    return np.array_equal(np.asarray(product), _sums_of_integers(x, w))
 
 
 def _sums_of_integers(x: np.ndarray, w: np.ndarray) -> np.ndarray:

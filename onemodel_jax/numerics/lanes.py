@@ -28,17 +28,24 @@ def _abstract(x: Any, w: Any) -> ShapedArray:
 
 
 def _product(x: Array, w: Array) -> Array:
-    """Lower x (G, M, K), w (G, N, K): forced where it may serve, else emulated."""
+    """Lower x (G, M, K), w (G, N, K): the fastest engine that may serve it."""
     (groups, rows, terms), columns = x.shape, w.shape[1]
     if 0 in (groups, rows, terms, columns):
         return jnp.zeros((groups, rows, columns), jnp.float32)
-    if _emulated_only or not engines.certified(groups, rows, terms, columns):
+    if _emulated_only:
         return engines.emulated(x, w)
     # Constants must not reach the fast engine: the compiler folds products of two
     # constants with a rounding of their own, and the certificate saw no constants.
     x, w = lax.optimization_barrier((x, w))
-    guard = engines.far_from_subnormal(x, w)
-    return lax.cond(guard, engines.forced, engines.emulated, x, w)
+    shape = (groups, rows, terms, columns)
+    if engines.certified(engines.forced, *shape):
+        guard = engines.far_from_subnormal(x, w)
+        return lax.cond(guard, engines.forced, engines.emulated, x, w)
+    if engines.certified(engines.checked, *shape):
+        out, doubtful = engines.checked(x, w)
+        good = engines.far_from_subnormal(x, w) & ~doubtful
+        return lax.cond(good, lambda *_: out, engines.emulated, x, w)
+    return engines.emulated(x, w)
 
 
 def _batch(operands: Any, axes: Any) -> tuple[Array, int]:

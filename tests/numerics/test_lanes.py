@@ -259,7 +259,8 @@ def test_the_emulated_engine_alone(shape):
 def test_the_certificate_admits_the_fast_engine_only_where_there_is_fma():
     code = """
 from onemodel_jax.numerics import engines
-print([engines.certified(1, m, k, n) for m, k, n in [(17, 40, 3), (20, 700, 20)]])
+shapes = [(17, 40, 3), (20, 700, 20)]
+print([engines.certified(engines.forced, 1, m, k, n) for m, k, n in shapes])
 """
     assert run_python(code, isa="SSE4_2").split() == ["[False,", "False]"]
     assert run_python(code, isa="AVX").split() == ["[False,", "False]"]
@@ -273,14 +274,39 @@ def test_a_failed_certificate_bars_the_fast_engine(monkeypatch):
     x, w = ordinary(rng, 19, 21), ordinary(rng, 23, 21)
     true = engines.forced
     monkeypatch.setattr(engines, "forced", lambda a, b: true(a, b) * jnp.float32(1.5))
-    engines.certified.cache_clear()
     engines._agrees.cache_clear()
     try:
-        assert not engines.certified(1, 19, 21, 23)
+        assert not engines.certified(engines.forced, 1, 19, 21, 23)
         assert_bits_equal(numerics.matmul(x, w), reference.matmul(x, w))
     finally:
-        engines.certified.cache_clear()
         engines._agrees.cache_clear()
+
+
+def test_the_checked_engine_notes_a_midpoint_that_two_roundings_would_miss():
+    """1 + 2^-23 plus 2^-24 less a trifle: binary64 rounds it onto the midpoint."""
+    x, w = np.zeros((2, 1, 1, 17), np.float32)
+    x[0, 0, 0], w[0, 0, 0] = 1, 1 + 2.0**-23
+    x[0, 0, 16], w[0, 0, 16] = 2.0**-12 * (1 + 2.0**-23), 2.0**-12 * (1 - 2.0**-23)
+    with jax.enable_x64(True):
+        out, doubtful = jax.jit(engines.checked)(x, w)
+    assert bool(doubtful)
+    want = reference.matmul(x[0], w[0])
+    assert_bits_equal(want, np.float32([[1 + 2.0**-23]]))
+    assert float(out[0, 0, 0]) != float(want[0, 0])
+    assert_bits_equal(numerics.matmul(x[0], w[0]), want)
+
+
+@pytest.mark.parametrize("shape", [(1, 5, 17, 3), (2, 20, 100, 20), (1, 3, 1152, 7)])
+def test_the_checked_engine_equals_the_reference_where_it_notes_nothing(shape):
+    rng = np.random.default_rng(17)
+    groups, m, k, n = shape
+    x = rng.standard_normal((groups, m, k)).astype(np.float32)
+    w = rng.standard_normal((groups, n, k)).astype(np.float32)
+    with jax.enable_x64(True):
+        out, doubtful = jax.jit(engines.checked)(x, w)
+    assert not bool(doubtful)
+    want = np.stack([reference.matmul(a, b) for a, b in zip(x, w, strict=True)])
+    assert_bits_equal(out, want)
 
 
 @pytest.mark.parametrize("term", [16, 37])
@@ -301,7 +327,7 @@ def test_a_certificate_notices_one_separately_rounded_product(monkeypatch, term)
 
     monkeypatch.setattr(engines, "forced", traced)
     engines._agrees.cache_clear()
-    assert not engines._agrees(1, 3, 40, 4)
+    assert not engines._agrees(engines.forced, 1, 3, 40, 4)
     engines._agrees.cache_clear()
 
 
@@ -309,14 +335,10 @@ def test_emulation_only_serves_the_same_bits():
     rng = np.random.default_rng(17)
     x, w = ordinary(rng, 9, 70), ordinary(rng, 21, 70)
     want = reference.matmul(x, w)
-    lanes.use_emulated_only(True)
-    try:
+    with lanes.emulated_only():
         lowered = jax.jit(lambda a, b: numerics.matmul(a, b)).lower(x, w)
         assert "case" not in lowered.as_text()
         assert_bits_equal(lowered.compile()(x, w), want)
-    finally:
-        lanes.use_emulated_only(False)
-        jax.clear_caches()
     assert_bits_equal(numerics.matmul(x, w), want)
 
 
