@@ -1,4 +1,4 @@
-"""Convolution, ReLU and max pooling of one line (SPEC, "Convolution").
+"""Convolution, ReLU and max pooling of one line (SPEC, "Convolution block").
 
 Channels last, stride 1. Weight rows hold taps in (ky, kx, channel) order and are
 padded with +0 to a multiple of 16, and so are the windows.

@@ -1,4 +1,4 @@
-"""exp, log, cosine, sigmoid and tanh from + - * / alone (SPEC, "Elementary").
+"""exp, log, cosine, sigmoid and tanh from + - * / alone (SPEC, "Elementary functions").
 
 Every product and every sum is rounded separately in binary64; nothing here calls
 the C library's transcendental functions, whose last bit differs between platforms.
