@@ -45,6 +45,8 @@ _CARRIERS = {
 }
 VECTORS = (-3.0, 3.0)
 """Tangents and cotangents are drawn from this interval."""
+INTEGERS = (-2048.0, 2048.0)
+"""Beside logarithms they are integers, so that their products are powers."""
 ATTEMPTS = 200
 """Points tried before a domain is called unreachable."""
 
@@ -77,6 +79,7 @@ def check_vjp(
     trials: int = 2,
     seed: int = 0,
     jacobian_limit: int = 24,
+    budget: int = 200,
 ) -> Report:
     """Check the VJP of ``fn`` exactly: no rounding, no tolerance.
 
@@ -100,6 +103,8 @@ def check_vjp(
       seed: of the points and of the opaque values.
       jacobian_limit: the whole Jacobian is compared if inputs and outputs together
         have at most so many elements.
+      budget: how often a failed equality is evaluated again to simplify its
+        counterexample.
 
     Returns:
       A report; ``report.ok`` is True if every verdict the expectation asks for held.
@@ -127,7 +132,7 @@ def check_vjp(
         if sizes > jacobian_limit or trial > 0:
             names = tuple(n for n in names if n != "jacobian")
         carrier = base if base.logs else with_opaque(base, seed + trial)
-        bench = _Bench(lifted, carrier, opaque, stated)
+        bench = _Bench(lifted, carrier, opaque, stated, budget)
         rng = Random(f"{seed}/{trial}")
         found = _trial(bench, names, rng, (low, high), GRIDS[points])
         evidence = {k: _merge(evidence.get(k), found.get(k)) for k in evidence | found}
@@ -197,8 +202,11 @@ def _point(
 class _Bench:
     """Everything a verdict needs: the function, the carrier, two machines."""
 
-    def __init__(self, lifted: Lifted, carrier: Carrier, opaque: bool, stated: Any):
+    def __init__(
+        self, lifted: Lifted, carrier: Carrier, opaque: bool, stated: Any, budget: int
+    ):
         self.f = lifted
+        self.budget = budget
         self.t = Tensors(carrier)
         self.m = Machine(carrier, opaque)
         self.over_duals = Machine(duals(carrier), opaque)
@@ -236,12 +244,13 @@ def _trial(
     """Run the verdicts at one random point of the domain."""
     carrier = bench.t.carrier
     f = bench.f
+    vectors, fine = (INTEGERS, 1) if carrier.logs else (VECTORS, grid)
     for _ in range(ATTEMPTS):
         groups = [
             [_point(carrier, s, rng, interval, grid) for s in f.shapes],
-            [draw(carrier, s, rng, VECTORS, grid) for s in f.shapes],
-            [draw(carrier, s, rng, VECTORS, grid) for s in f.out_shapes],
-            [draw(carrier, s, rng, VECTORS, grid) for s in f.out_shapes],
+            [draw(carrier, s, rng, vectors, fine) for s in f.shapes],
+            [draw(carrier, s, rng, vectors, fine) for s in f.out_shapes],
+            [draw(carrier, s, rng, vectors, fine) for s in f.out_shapes],
         ]
         try:
             return {LAWS[n]: _verdict(bench, n, groups) for n in names}
@@ -268,7 +277,8 @@ def _verdict(bench: _Bench, name: str, groups: Sequence[Pack]) -> Evidence:
     found = at(flat)
     if found is None:
         return Evidence(LAWS[name], True, _cases(bench, name))
-    small = simplify(bench.t.carrier, flat, lambda trial: at(trial) is not None)
+    carrier, budget = bench.t.carrier, bench.budget
+    small = simplify(carrier, flat, lambda trial: at(trial) is not None, budget)
     return Evidence(LAWS[name], False, _cases(bench, name), at(small) or found)
 
 

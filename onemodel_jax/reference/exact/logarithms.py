@@ -17,7 +17,7 @@ from typing import Any
 
 from onemodel_jax.reference.exact.carriers import Carrier, Special, Undefined, order_of
 
-MAX_POWER = 64
+MAX_POWER = 4096
 """The largest numerator, and denominator, of a factor of a logarithm."""
 MARGIN = 1e-9
 """Signs closer to zero than this are not decided in binary64."""

@@ -16,6 +16,7 @@ import numpy as np
 from jax.extend.core import Literal
 
 from onemodel_jax.reference.exact.carriers import Carrier, Special
+from onemodel_jax.reference.exact.plain import INTEGERS, plain
 from onemodel_jax.reference.exact.tensors import (
     Tensor,
     Tensors,
@@ -182,7 +183,13 @@ class Machine:
         return inputs
 
     def _concrete(self, eqn: Any, inputs: list[Value]) -> list[Value]:
-        """Let JAX compute an equation that has no floating input."""
+        """Let NumPy or JAX compute an equation that has no floating input."""
+        aval = eqn.outvars[0].aval
+        if inputs and getattr(aval.dtype, "kind", None) in ("b", "i", "u"):
+            name = eqn.primitive.name
+            result = plain(INTEGERS, name, inputs, eqn.params, aval.dtype)
+            if result is not None:
+                return [result]
         context = getattr(eqn.ctx, "manager", None) or nullcontext()
         with context:
             out = eqn.primitive.bind(*inputs, **eqn.params)

@@ -1,7 +1,8 @@
 """Exact meanings of primitives that move, add up or compare along axes.
 
 A primitive that only moves elements is run by JAX on their numbers 1, 2, 3, ..., so
-its semantics (modes, clamping, padding) are JAX's own and are not written twice.
+its semantics (modes, clamping, padding) are JAX's own and are not written twice; the
+plainest are NumPy's as well (``plain.py``).
 """
 
 import functools
@@ -21,11 +22,15 @@ from onemodel_jax.reference.exact.machine import (
     Value,
     is_exact,
 )
+from onemodel_jax.reference.exact.plain import MOVES, plain
 from onemodel_jax.reference.exact.tensors import Tensor, positions, tensor, windows
 
 
 def _moved(m: Machine, p: Any, x: Sequence[Value], params: Any) -> Any:
     """Run the primitive on element numbers; 0 is zero, negative is JAX's NaN fill."""
+    moved = plain(MOVES, p.name, x, params, object)
+    if moved is not None:
+        return moved
     pool: list[Any] = [m.carrier.zero]
     numbered = []
     for value in x:
