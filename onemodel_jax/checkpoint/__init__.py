@@ -16,6 +16,7 @@ from onemodel_jax.checkpoint.container import (
     dumps_model,
     load_model,
     read_model_manifest,
+    read_model_tensors,
     save_model,
 )
 from onemodel_jax.checkpoint.errors import CheckpointError
@@ -46,6 +47,7 @@ __all__ = [
     "loads",
     "read_manifest",
     "read_model_manifest",
+    "read_model_tensors",
     "read_tensors",
     "save",
     "save_model",

@@ -227,6 +227,19 @@ def read_model_manifest(source: Path | bytes | bytearray | memoryview) -> ModelM
         return manifest
 
 
+def read_model_tensors(
+    source: Path | bytes | bytearray | memoryview,
+) -> tuple[ModelManifest, list[Any]]:
+    """Read a container without a template: the manifest and NumPy arrays as stored.
+
+    Raises as ``read_model_manifest``.
+    """
+    with open_source(source) as opened:
+        frame, manifest = _read_head(opened)
+        check_layout(manifest.tensors, frame.data_length)
+        return manifest, read_arrays(opened, frame, manifest.tensors)
+
+
 def _read_head(source: Source) -> tuple[Frame, ModelManifest]:
     frame = read_frame(source, MODEL_MAGIC)
     return frame, _decode(read_manifest_bytes(source, frame))

@@ -5,10 +5,11 @@ from typing import Any
 
 from onemodel_jax import data
 from onemodel_jax._checks import fail
-from onemodel_jax.checkpoint import CheckpointError, load
 from onemodel_jax.cli import session
 from onemodel_jax.cli.evaluation import error_rate, read_lines
 from onemodel_jax.training import predict
+
+BATCH = 16
 
 
 def add_parser(commands: Any) -> None:
@@ -18,7 +19,7 @@ def add_parser(commands: Any) -> None:
         help="measure a recognizer on held-out lines",
         description="Read held-out lines with a checkpoint's recognizer.",
     )
-    parser.add_argument("file", help="checkpoint of a training run")
+    parser.add_argument("file", help="training checkpoint or model container")
     parser.add_argument("--lines", type=int, default=256, help="how many (256)")
     parser.add_argument("--show", type=int, default=5, help="readings shown (5)")
     parser.add_argument("--data", metavar="DIR", help="read ALL lines of a directory")
@@ -32,29 +33,24 @@ def run(args: argparse.Namespace) -> int:
     """Print readings, error rate and line accuracy."""
     if args.lines < 1:
         fail(ValueError, "eval", "--lines", "at least 1", args.lines)
-    settings = session.read_settings(args.file)
-    like = session.fresh_state(settings)
-    try:
-        state, _ = load(args.file, like)
-    except CheckpointError as error:
-        raise ValueError(f"{args.file}: {error.kind}: {error}") from None
+    model = session.load_recognizer(args.file)
     if args.data is None:
         lines, width = data.evaluation_lines(args.lines), data.LINE_WIDTH
     else:
-        own = data.load_lines(args.data, charset=settings.charset, invert=args.invert)
+        own = data.load_lines(args.data, charset=model.charset, invert=args.invert)
         lines, width = list(own.lines), own.width
     readings = read_lines(
-        predict(settings.config, arithmetic=settings.arithmetic),
-        settings.config,
-        state.params,
+        predict(model.config),
+        model.config,
+        model.params,
         lines,
         width=width,
-        batch=settings.batch,
+        batch=BATCH,
     )
     pairs = list(zip(lines, readings, strict=True))
     for line, reading in pairs[: args.show]:
-        truth = data.line_text(line.labels, settings.charset)
-        read = data.line_text(reading, settings.charset)
+        truth = data.line_text(line.labels, model.charset)
+        read = data.line_text(reading, model.charset)
         print(f"{truth:>12}  read as  {read}{'' if truth == read else '   <-'}")
     whole = sum(list(line.labels) == list(reading) for line, reading in pairs)
     rate = error_rate(lines, readings)

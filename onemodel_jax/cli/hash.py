@@ -22,5 +22,5 @@ def run(args: argparse.Namespace) -> int:
     try:
         print(file_hash(args.file))
     except CheckpointError as error:
-        raise ValueError(f"{args.file}: {error.kind}: {error}") from None
+        raise ValueError(f"{args.file}: {error}") from None
     return 0

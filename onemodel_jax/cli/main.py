@@ -5,7 +5,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-COMMANDS = ("train", "eval", "hash", "verify", "bench")
+COMMANDS = ("train", "eval", "export", "inspect", "hash", "verify", "bench")
 
 
 def build_parser() -> argparse.ArgumentParser:

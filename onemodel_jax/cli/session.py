@@ -1,22 +1,32 @@
 """What the subcommands share: the run's settings in a checkpoint, and its lines."""
 
+import dataclasses
 import hashlib
 import struct
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from onemodel_jax import data
-from onemodel_jax._tree import TrainState
+from onemodel_jax._checks import fail
+from onemodel_jax._tree import Params, TrainState
 from onemodel_jax._types import EXACT, FAST, Arithmetic
-from onemodel_jax.checkpoint import CheckpointError, read_manifest
+from onemodel_jax.checkpoint import (
+    CheckpointError,
+    load,
+    load_model,
+    read_manifest,
+    read_model_manifest,
+)
+from onemodel_jax.checkpoint.format import MODEL_MAGIC
 from onemodel_jax.data import Line, LineBatch
 from onemodel_jax.models import crnn
 from onemodel_jax.optim import Optimizer, adamw_lerp
 from onemodel_jax.schedules import warmup_cosine
 from onemodel_jax.training import init_state
 
+ARCHITECTURE = "crnn"
 WEIGHT_DECAY = 0.01
 MAX_NORM = 5.0
 FINAL_RATE = 0.02
@@ -203,7 +213,76 @@ def read_settings(path: str) -> Settings:
     """
     try:
         return from_extra(read_manifest(path).extra)
-    except CheckpointError as error:
-        raise ValueError(f"{path}: {error.kind}: {error}") from None
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
+
+
+def load_state(path: str, like: TrainState) -> TrainState:
+    """Return the state in ``path``, which must fit ``like``.
+
+    Raises:
+      ValueError: the file is not a checkpoint of that structure, with its name.
+    """
+    try:
+        return load(path, like)[0]
+    except CheckpointError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+class Recognizer(NamedTuple):
+    """A trained recognizer: config, charset, params."""
+
+    config: crnn.CrnnConfig
+    charset: str
+    params: Params
+
+
+def load_recognizer(path: str) -> Recognizer:
+    """Return the recognizer of a training checkpoint or of a model container.
+
+    Raises:
+      ValueError: the file is neither, or holds another architecture.
+      OSError: the file cannot be read.
+    """
+    with open(path, "rb") as file:
+        magic = file.read(len(MODEL_MAGIC))
+    if magic != MODEL_MAGIC:
+        settings = read_settings(path)
+        like = fresh_state(settings)
+        alone = TrainState(like.params, like.buffers, None)
+        return Recognizer(
+            settings.config, settings.charset, load_state(path, alone).params
+        )
+    try:
+        manifest = read_model_manifest(path)
+        if manifest.architecture != ARCHITECTURE:
+            fail(ValueError, "load", "architecture", ARCHITECTURE, manifest[0])
+        config = from_container(manifest.config)
+        like = crnn.init(config, 0)
+        model = load_model(path, like)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+    return Recognizer(config, model.charset, model.params)
+
+
+def to_container(config: crnn.CrnnConfig) -> dict[str, Any]:
+    """Return the configuration as a container stores it."""
+    fields = dataclasses.asdict(config)
+    fields["channels"] = list(config.channels)
+    fields["pools"] = [list(pool) for pool in config.pools]
+    return fields
+
+
+def from_container(fields: Mapping[str, Any]) -> crnn.CrnnConfig:
+    """Return the configuration that :func:`to_container` stored.
+
+    Raises:
+      ValueError: a field is missing, unknown, or of another type.
+    """
+    try:
+        known = dict(fields)
+        channels = tuple(known.pop("channels"))
+        pools = tuple((int(rows), int(columns)) for rows, columns in known.pop("pools"))
+        return crnn.CrnnConfig(channels=channels, pools=pools, **known)
+    except (KeyError, TypeError) as error:
+        fail(ValueError, "load", "config", "the fields of a crnn", error)

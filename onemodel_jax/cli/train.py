@@ -12,7 +12,7 @@ import numpy as np
 
 from onemodel_jax._checks import fail
 from onemodel_jax._tree import TrainState
-from onemodel_jax.checkpoint import CheckpointError, load, save, state_hash
+from onemodel_jax.checkpoint import save, state_hash
 from onemodel_jax.cli import session
 from onemodel_jax.cli.evaluation import error_rate, read_lines
 from onemodel_jax.cli.progress import Progress
@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
         fail(ValueError, "train", "--save-every", "at least 1", args.save_every)
     state = session.fresh_state(settings)
     if args.resume:
-        state = _resumed(args.resume, state)
+        state = session.load_state(args.resume, state)
     return _train(args, settings, lines, state)
 
 
@@ -119,13 +119,6 @@ def _lines(args: argparse.Namespace, charset: str) -> session.Lines:
     return session.open_lines(
         args.data, args.charset or charset, args.invert, FINAL_LINES
     )
-
-
-def _resumed(path: str, like: TrainState) -> TrainState:
-    try:
-        return load(path, like)[0]
-    except CheckpointError as error:
-        raise ValueError(f"{path}: {error.kind}: {error}") from None
 
 
 @contextmanager
