@@ -1,0 +1,84 @@
+"""Random programs of exact operations have NumPy's bits under every transformation."""
+
+import collections
+
+import jax
+import numpy as np
+import pytest
+
+from onemodel_jax import numerics
+from onemodel_jax.cli.expressions import draw, generate
+from onemodel_jax.cli.fuzz import difference, fuzz
+
+CHUNK = 64
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("chunk", range(8))
+def test_512_programs_have_the_reference_bits(chunk):
+    failures = fuzz(0, CHUNK, first=chunk * CHUNK)
+    assert not failures, "\n\n".join(str(f) for f in failures[:3])
+
+
+@pytest.mark.parametrize("name", ["add", "mul"])
+def test_one_naive_operation_is_found_and_the_report_repeats_it(monkeypatch, name):
+    plain = {"add": jax.numpy.add, "mul": jax.numpy.multiply}[name]
+    monkeypatch.setattr(numerics, name, plain)
+    failures = fuzz(0, 32)
+    assert failures
+    worst = failures[0]
+    again = fuzz(worst.seed, 1, first=worst.index)
+    assert again and again[0].index == worst.index
+    assert f"seed 0, program {worst.index}, {worst.mode}: element" in str(worst)
+    assert f"{name}(" in "".join(str(f.program) for f in failures)
+
+
+def test_programs_are_the_same_every_time_and_differ():
+    assert str(generate(3, 5)) == str(generate(3, 5))
+    assert len({str(generate(3, k)) for k in range(50)}) == 50
+    first, again = generate(3, 5), generate(3, 5)
+    for a, b in zip(first.inputs, again.inputs, strict=True):
+        np.testing.assert_array_equal(a.view(np.uint8), b.view(np.uint8))
+
+
+def test_512_programs_use_every_construct_and_share_operands():
+    programs = [generate(0, k) for k in range(512)]
+    kinds = collections.Counter(n.kind for p in programs for n in p.nodes)
+    names = collections.Counter(n.name for p in programs for n in p.nodes)
+    for kind in ("constant", "select", "scan", "reshape", "transpose", "broadcast"):
+        assert kinds[kind] >= 50, kind
+    for name in ("add", "sub", "mul", "div", "sqrt", "fma", "maximum", "minimum"):
+        assert names[name] >= 100, name
+    for name in ("exp", "log", "sigmoid", "tanh", "exp64", "log64", "cos_pi"):
+        assert names[name] >= 20, name
+    shared = 0
+    for program in programs:
+        reads = collections.Counter(k for n in program.nodes for k in n.operands)
+        shared += max(reads.values()) > 1
+    assert shared > 300
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_operands_reach_the_edges(dtype):
+    rng = np.random.default_rng(0)
+    x = np.concatenate([draw(rng, (50,), dtype) for _ in range(200)])
+    tiny, top = np.finfo(dtype).tiny, np.finfo(dtype).max
+    with np.errstate(invalid="ignore"):
+        magnitude = np.abs(x)
+        counts = {
+            "subnormal": np.sum((magnitude < tiny) & (x != 0)),
+            "huge": np.sum((magnitude > top / 16) & np.isfinite(x)),
+            "zero": np.sum(x == 0),
+            "infinite": np.sum(np.isinf(x)),
+            "NaN": np.sum(np.isnan(x)),
+            "ordinary": np.sum((magnitude > 0.1) & (magnitude < 10)),
+        }
+    assert all(count > 100 for count in counts.values()), counts
+
+
+def test_the_comparison_sees_one_bit_and_the_sign_of_zero():
+    x = np.float32([1.0, 0.0, np.nan])
+    assert difference(x, x) is None
+    assert "element 0" in difference(x, np.nextafter(x, np.float32(2)))
+    assert "element 1" in difference(x, np.float32([1.0, -0.0, np.nan]))
+    assert "float64" in difference(x.astype(np.float64), x)
