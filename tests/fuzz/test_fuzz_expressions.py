@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from onemodel_jax import numerics
-from onemodel_jax.cli.expressions import draw, generate
-from onemodel_jax.cli.fuzz import difference, fuzz
+from onemodel_jax.cli.battery_fuzz import difference, fuzz
+from onemodel_jax.cli.battery_programs import draw, generate
 
 CHUNK = 64
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from onemodel_jax.numerics.reduce import BLOCK, block_sum, mean, var
-from onemodel_jax.numerics.softmax import log_softmax, logsumexp, softmax
+from onemodel_jax.numerics.stable import log_softmax, logsumexp, softmax
 from onemodel_jax.reference.lanes import reductions as reference
 from tests.support import assert_bits_equal, hard_values, run_python, special_values
 

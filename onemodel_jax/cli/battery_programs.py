@@ -2,7 +2,7 @@
 
 A program is a list of nodes over a few inputs: exact operations with shared operands,
 constants, selects, reshapes, transposes, slices, broadcasts and scans. Program
-``(seed, index)`` is always the same one. Nothing here compares: see ``fuzz``.
+``(seed, index)`` is always the same one. Nothing here compares: see ``battery_fuzz``.
 """
 
 from collections.abc import Callable, Sequence

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from onemodel_jax.cli.expressions import Program, draw, expected, generate, traced
+from onemodel_jax.cli.battery_programs import Program, draw, expected, generate, traced
 
 MODES = ("jit", "vmap", "scan", "custom_vjp")
 BATCH = 3
