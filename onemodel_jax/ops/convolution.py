@@ -23,6 +23,7 @@ from onemodel_jax._checks import (
 from onemodel_jax._types import EXACT, Arithmetic, Array, ArrayLike, custom_vjp
 from onemodel_jax.numerics.exact import add
 from onemodel_jax.numerics.lanes import batched_matmul
+from onemodel_jax.numerics.primitives import island
 from onemodel_jax.ops.lines import sum_in_line_order, weight_gradients
 
 LANES = 16
@@ -233,13 +234,15 @@ def _fwd(x, weight, bias, widths, geometry):
 def _unpool(dy: Array, winner: Array, pool: tuple[int, int], shape) -> Array:
     """Return dC (H', W', O): each pooled gradient at its winner, +0 elsewhere."""
     (ph, pw), (rows, width, channels) = pool, winner.shape
-    at = [
-        jnp.where(winner == i * pw + j, dy, jnp.float32(0))
-        for i in range(ph)
-        for j in range(pw)
-    ]
-    stacked = jnp.stack(at).reshape(ph, pw, rows, width, channels)
-    full = stacked.transpose(2, 0, 3, 1, 4).reshape(rows * ph, width * pw, channels)
+    spread = (rows, ph, width, pw, channels)
+
+    def enlarge(x: Array) -> Array:
+        wide = jnp.broadcast_to(x[:, None, :, None], spread)
+        return wide.reshape(rows * ph, width * pw, channels)
+
+    here = jnp.arange(rows * ph)[:, None] % ph * pw + jnp.arange(width * pw) % pw
+    won = enlarge(winner) == here[:, :, None].astype(jnp.int8)
+    full = jnp.where(won, enlarge(dy), jnp.float32(0))
     rest = ((0, shape[0] - rows * ph), (0, shape[1] - width * pw), (0, 0))
     return jnp.pad(full, rest)
 
@@ -265,18 +268,19 @@ def _scatter_free_dx(dcol: Array, shape, geometry: Geometry, arithmetic) -> Arra
     height, width, channels = shape
     rows, columns = dcol.shape[:2]
     dcol = dcol.reshape(rows, columns, kh * kw, channels)
+    edges = ((kh - 1, kh - 1), (kw - 1, kw - 1), (0, 0), (0, 0))
+    # An island: pads inside a long chain make the compiler's work explode.
+    dcol = island(lambda d: jnp.pad(d, edges), dcol)
     total = jnp.zeros(shape, jnp.float32)
     for ky in range(kh):
         for kx in range(kw):
-            # Output (oy, ox) read input (oy + down, ox + right) through this tap.
-            down, right = ky - ph, kx - pw
-            y0, y1 = max(down, 0), min(rows + down, height)
-            x0, x1 = max(right, 0), min(columns + right, width)
-            if y0 >= y1 or x0 >= x1:
+            # Input (iy, ix) was read by output (iy + ph - ky, ix + pw - kx).
+            top, left = ph - ky, pw - kx
+            if top >= rows or -top >= height or left >= columns or -left >= width:
                 continue
-            tap = dcol[y0 - down : y1 - down, x0 - right : x1 - right, ky * kw + kx]
-            edges = ((y0, height - y1), (x0, width - x1), (0, 0))
-            total = add(total, jnp.pad(tap, edges), arithmetic=arithmetic)
+            y, x = top + kh - 1, left + kw - 1
+            tap = dcol[y : y + height, x : x + width, ky * kw + kx]
+            total = add(total, tap, arithmetic=arithmetic)
     return total
 
 
