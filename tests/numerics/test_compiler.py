@@ -180,6 +180,33 @@ def test_binary64_products_are_fused_too():
     assert np.any(plain != x * y + x) == HAS_FMA, "contraction changed: update SPEC.md"
 
 
+def test_chains_keep_their_roundings_in_binary64():
+    x, y = X.astype(np.float64) + 1e-9, np.abs(Y.astype(np.float64)) + 0.1
+    third, big = 1 / 3, 1e6
+
+    def program(x, y):
+        return (
+            exact.mul(exact.mul(x, 3.0), third),
+            exact.sub(exact.add(x, big), big),
+            exact.div(exact.div(x, y), 7.0),
+            exact.div(1.0, exact.sqrt(y)),
+            exact.div(x, exact.div(y, 7.0)),
+            exact.sub(exact.mul(x, y), exact.mul(y, x)),
+        )
+
+    want = [
+        (x * 3.0) * third,
+        (x + big) - big,
+        (x / y) / 7.0,
+        1.0 / np.sqrt(y),
+        x / (y / 7.0),
+        np.zeros_like(x),
+    ]
+    with jax.enable_x64(True):
+        for got, value in zip(jax.jit(program)(x, y), want, strict=True):
+            assert_bits_equal(got, value)
+
+
 def test_a_sum_has_an_order_of_the_compilers_choosing():
     x = (RNG.standard_normal(10_000) * 1e3).astype(F)
     in_order = np.cumsum(x, dtype=F)[-1]
