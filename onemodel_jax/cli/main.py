@@ -5,7 +5,16 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-COMMANDS = ("train", "eval", "export", "inspect", "hash", "verify", "bench")
+COMMANDS = (
+    "train",
+    "eval",
+    "export",
+    "inspect",
+    "hash",
+    "verify",
+    "reveal",
+    "bench",
+)
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -1,0 +1,164 @@
+"""The battery behind ``onemodel verify --arithmetic``: naive code beside the library.
+
+Every row is compiled twice, once as plain jax.numpy and once with the exact
+operations, and both are compared with NumPy's IEEE arithmetic on the same operands.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from onemodel_jax import numerics as exact
+from onemodel_jax.reference.lanes import elementary, lanes
+
+SIZE = 20_000
+F = np.float32
+
+
+class Row(NamedTuple):
+    """One comparison: what is computed, and the share of results that differ."""
+
+    name: str
+    naive: float
+    ours: int
+
+
+class Case(NamedTuple):
+    """A computation written three times: plainly, exactly, and in NumPy."""
+
+    name: str
+    naive: Callable[..., Any]
+    ours: Callable[..., Any]
+    truth: Callable[..., Any]
+    tiny: bool = False
+
+
+def _cases() -> list[Case]:
+    third, big = F(1 / 3), F(1e6)
+    add, sub, mul, div = exact.add, exact.sub, exact.mul, exact.div
+    return [
+        Case(
+            "a*b + c",
+            lambda x, y, z: x * y + z,
+            lambda x, y, z: add(mul(x, y), z),
+            lambda x, y, z: x * y + z,
+        ),
+        Case(
+            "1 - x*x",
+            lambda x, y, z: 1 - x * x,
+            lambda x, y, z: sub(F(1), mul(x, x)),
+            lambda x, y, z: F(1) - x * x,
+        ),
+        Case(
+            "(x + 1e6) - 1e6",
+            lambda x, y, z: (x + big) - big,
+            lambda x, y, z: sub(add(x, big), big),
+            lambda x, y, z: (x + big) - big,
+        ),
+        Case(
+            "(x * 3) * (1/3)",
+            lambda x, y, z: (x * F(3)) * third,
+            lambda x, y, z: mul(mul(x, F(3)), third),
+            lambda x, y, z: (x * F(3)) * third,
+        ),
+        Case(
+            "x / 3",
+            lambda x, y, z: x / F(3),
+            lambda x, y, z: div(x, F(3)),
+            lambda x, y, z: x / F(3),
+        ),
+        Case(
+            "x / y[0]",
+            lambda x, y, z: x / y[0],
+            lambda x, y, z: div(x, y[0]),
+            lambda x, y, z: x / y[0],
+        ),
+        Case(
+            "(x / y) / z",
+            lambda x, y, z: (x / y) / z,
+            lambda x, y, z: div(div(x, y), z),
+            lambda x, y, z: (x / y) / z,
+        ),
+        Case(
+            "x / sqrt(y)",
+            lambda x, y, z: x / jnp.sqrt(jnp.abs(y)),
+            lambda x, y, z: div(x, exact.sqrt(jnp.abs(y))),
+            lambda x, y, z: x / np.sqrt(np.abs(y)),
+        ),
+        Case(
+            "x + 0 at -0",
+            lambda x, y, z: x * F(0) + F(0),
+            lambda x, y, z: add(mul(x, F(0)), F(0)),
+            lambda x, y, z: x * F(0) + F(0),
+        ),
+        Case(
+            "x * y, subnormal",
+            lambda x, y, z: x * y,
+            lambda x, y, z: mul(x, y),
+            lambda x, y, z: x * y,
+            tiny=True,
+        ),
+        Case(
+            "max(z, 0), z subnormal",
+            lambda x, y, z: jnp.maximum(z, F(0)),
+            lambda x, y, z: exact.maximum(z, F(0)),
+            lambda x, y, z: np.maximum(z, F(0)),
+            tiny=True,
+        ),
+        Case(
+            "exp(x)",
+            lambda x, y, z: jnp.exp(x),
+            lambda x, y, z: exact.exp(x),
+            lambda x, y, z: elementary.exp(x),
+        ),
+        Case(
+            "tanh(x)",
+            lambda x, y, z: jnp.tanh(x),
+            lambda x, y, z: exact.tanh(x),
+            lambda x, y, z: elementary.tanh(x),
+        ),
+        Case(
+            "sums of 125",
+            lambda x, y, z: jnp.sum(x.reshape(-1, 125), axis=1),
+            lambda x, y, z: exact.lane_sum(x.reshape(-1, 125)),
+            lambda x, y, z: lanes.lane_sum(x.reshape(-1, 125)),
+        ),
+        Case(
+            "products 80 x 250 x 80",
+            lambda x, y, z: x.reshape(80, 250) @ y.reshape(80, 250).T,
+            lambda x, y, z: exact.matmul(x.reshape(80, 250), y.reshape(80, 250)),
+            lambda x, y, z: lanes.matmul(x.reshape(80, 250), y.reshape(80, 250)),
+        ),
+    ]
+
+
+def _operands(tiny: bool) -> tuple[np.ndarray, ...]:
+    rng = np.random.default_rng(0)
+    x, y, z = rng.standard_normal((3, SIZE)).astype(F)
+    if tiny:
+        scale = F(2.0) ** rng.integers(-70, -60, (2, SIZE)).astype(F)
+        x, y, z = x * scale[0], y * scale[1], z * F(2.0**-130)
+    return x, y, z
+
+
+def _different(got: Any, want: np.ndarray) -> int:
+    got = np.asarray(got)
+    same = got.view(np.uint32) == want.view(np.uint32)
+    return int(np.sum(~(same | (np.isnan(got) & np.isnan(want)))))
+
+
+def run_battery() -> list[Row]:
+    """Return one row per computation; ``ours`` must be 0 in each."""
+    rows = []
+    for case in _cases():
+        operands = _operands(case.tiny)
+        with np.errstate(all="ignore"):
+            want = np.asarray(case.truth(*operands), F)
+        naive, ours = (
+            _different(jax.jit(f)(*operands), want) for f in (case.naive, case.ours)
+        )
+        rows.append(Row(case.name, naive / want.size, ours))
+    return rows
