@@ -37,11 +37,6 @@ if os.path.exists({other!r}):
 """
 
 
-@functools.cache
-def compiled():
-    return tiny.make_step()
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("everywhere")
@@ -68,13 +63,11 @@ def test_the_pinned_hash_is_that_of_the_numpy_reference():
     assert state_hash(state) == PINNED
 
 
-@pytest.mark.slow
 def test_the_compiled_step_gives_the_pinned_hash():
-    state = tiny.run(compiled(), tiny.new_state(), 0, 20)
+    state = tiny.run(tiny.compiled(), tiny.new_state(), 0, 20)
     assert state_hash(state) == PINNED
 
 
-@pytest.mark.slow
 def test_hash_and_file_under_sse4_2(folder):
     saved, final = baseline(folder)
     params, moments, _, _ = tiny.by_reference(7)
@@ -89,7 +82,6 @@ ELSEWHERE = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ELSEWHERE)
 def test_hash_file_and_resumed_hash_are_the_same_elsewhere(folder, name):
     """The file written under SSE4.2 at step 7 is resumed in a fresh process here."""
@@ -115,7 +107,6 @@ def python_with_another_release():
     return None
 
 
-@pytest.mark.slow
 def test_hash_under_python_3_13(folder):
     python = python_with_another_release()
     if python is None:
@@ -181,15 +172,13 @@ class Workers:
         raise AssertionError(f"no {word!r}: the workers died")
 
 
-@pytest.mark.slow
 def test_killed_at_any_moment_and_resumed_ends_in_the_same_state(tmp_path):
     """SIGKILL 20 times while every step is saved; the last file is always whole.
 
     The workers load the step that was compiled here, so that they start quickly.
     """
     state, path, program = tiny.new_state(), tmp_path / "run", tmp_path / "step"
-    lowered = compiled().lower(state, *tiny.batch(0))
-    program.write_bytes(pickle.dumps(serialize(lowered.compile())))
+    program.write_bytes(pickle.dumps(serialize(tiny.compiled())))
     save(path, state)
     workers, rng, reached = Workers(program, path), random.Random(0), 0
     for _ in range(KILLS):
@@ -205,6 +194,6 @@ def test_killed_at_any_moment_and_resumed_ends_in_the_same_state(tmp_path):
     workers.start(last)
     assert workers.read("ended") == 0
     workers.process.communicate()
-    want = tiny.run(compiled(), tiny.new_state(), 0, last)
+    want = tiny.run(tiny.compiled(), tiny.new_state(), 0, last)
     assert state_hash(load(path, tiny.new_state())[0]) == state_hash(want)
     assert not list(tmp_path.glob(".*"))

@@ -51,6 +51,12 @@ def make_step(**options):
     return make_train_step(CONFIG, adamw_lerp(RATE), max_norm=LIMIT, **options)
 
 
+@functools.cache
+def compiled():
+    """Return the exact step, compiled once for all tests of this process."""
+    return make_step().lower(new_state(), *batch(0)).compile()
+
+
 def run(step, state: TrainState, first: int, last: int) -> TrainState:
     """Return the state after the steps first .. last - 1."""
     for n in range(first, last):
