@@ -72,10 +72,10 @@ def hard_values(rng, shape, dtype=np.float32):
     return np.where(rng.random(shape) < 0.1, special, x).astype(dtype)
 
 
-def run_python(code, *, isa=None, nproc=None, x64=None, python=None, timeout=1200):
-    """Run ``code`` in a fresh interpreter and return what it prints.
+def environment(*, isa=None, nproc=None, x64=None):
+    """Return the environment of a subprocess under another ISA or thread count.
 
-    XLA reads the ISA and the thread count once per process, hence the subprocess.
+    XLA reads both once per process.
     """
     env = {k: v for k, v in os.environ.items() if k not in ("XLA_FLAGS", "NPROC")}
     env["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
@@ -86,9 +86,17 @@ def run_python(code, *, isa=None, nproc=None, x64=None, python=None, timeout=120
         env["NPROC"] = str(nproc)
     if x64 is not None:
         env["JAX_ENABLE_X64"] = str(int(x64))
-    command = [python or sys.executable, "-c", code]
+    return env
+
+
+def run_python(code, *, isa=None, nproc=None, x64=None, python=None, timeout=1200):
+    """Run ``code`` in a fresh interpreter and return what it prints."""
     done = subprocess.run(
-        command, env=env, capture_output=True, text=True, timeout=timeout
+        [python or sys.executable, "-c", code],
+        env=environment(isa=isa, nproc=nproc, x64=x64),
+        capture_output=True,
+        text=True,
+        timeout=timeout,
     )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     return done.stdout

@@ -23,9 +23,9 @@ from onemodel_jax._checks import (
     fail,
 )
 from onemodel_jax._types import EXACT, Arithmetic, Array, ArrayLike, custom_vjp
+from onemodel_jax.numerics.convert import narrow, widen
 from onemodel_jax.numerics.elementary import exp64, log64
 from onemodel_jax.numerics.exact import add, div, mul, sub
-from onemodel_jax.numerics.softfloat import decode, encode
 
 LOGADD_CUT = -40.0
 _MINUS_INF = -jnp.inf
@@ -65,7 +65,7 @@ def logadd(x: Array, y: Array) -> Array:
 
 def _log_softmax(logits: Array) -> Array:
     """(z - m) - log64(s), s the sum of exp64(z - m) over ascending classes."""
-    z = decode(logits)
+    z = widen(logits)
     z = sub(z, jnp.max(z, axis=-1, keepdims=True))
     terms = jnp.moveaxis(exp64(z), -1, 0)
     zero = jnp.zeros(terms.shape[1:], jnp.float64)
@@ -227,7 +227,7 @@ def _fwd(logits, labels, lengths, label_lengths, mean):
         if mean:
             loss = _mean(jnp.where(loss == jnp.inf, 0.0, loss))
         words = lax.bitcast_convert_type(direction, jnp.uint32)
-        return encode(loss), (words, *integers)
+        return narrow(loss), (words, *integers)
 
 
 def _mean(losses: Array) -> Array:
@@ -242,13 +242,13 @@ def _bwd(mean, residuals, ct):
     words, *integers = residuals
     with jax.enable_x64(True):
         direction = lax.bitcast_convert_type(words, jnp.float64)
-        scale = decode(ct)
+        scale = widen(ct)
         if mean:
             scale = div(scale, float(words.shape[0]))
         scale = jnp.broadcast_to(scale, words.shape[:1])[:, None, None]
         grad = mul(scale, direction)
         # No alignment: exactly zero, whatever the scale.
-        grad = encode(jnp.where(direction == 0.0, 0.0, grad))
+        grad = narrow(jnp.where(direction == 0.0, 0.0, grad))
     return grad, *(np.zeros(v.shape, jax.dtypes.float0) for v in integers)
 
 
@@ -299,11 +299,13 @@ def ctc_loss(
     name = "ctc_loss"
     check_arithmetic(name, arithmetic)
     check_option(name, "reduction", reduction, ("none", "mean"))
+    if not hasattr(labels, "dtype"):  # a Python list, perhaps an empty one
+        plain = np.asarray(labels)
+        whole = plain.size == 0 or plain.dtype.kind == "i"
+        labels = plain.astype(np.int32) if whole else plain
     logits, labels = jnp.asarray(logits), jnp.asarray(labels)
     check_dtype(name, "logits", logits, "float32")
     check_rank(name, "logits", logits, 2, 3)
-    if labels.size == 0 and not isinstance(labels, Tracer):
-        labels = labels.astype(jnp.int32)
     check_dtype(name, "labels", labels, "int32")
     check_rank(name, "labels", labels, logits.ndim - 1)
     single = logits.ndim == 2

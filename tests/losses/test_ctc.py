@@ -104,7 +104,7 @@ def test_mean_is_not_divided_by_the_label_lengths():
     losses = compiled(*operands, np.ones(3, np.float32))[0]
     mean = compiled(*operands, np.float32(1), reduction="mean")[0]
     assert len(set(operands[3].tolist())) > 1
-    assert float(mean) == pytest.approx(np.sum(losses) / 3, rel=1e-6)
+    assert float(mean) == pytest.approx(float(np.sum(losses)) / 3, rel=1e-6)
 
 
 @pytest.mark.parametrize("fill", [0.0, 1e30, -np.inf, np.nan])

@@ -10,7 +10,8 @@ import onemodel_jax.reference
 
 ROOT = Path(onemodel_jax.reference.__file__).parent
 FILES = sorted([*ROOT.glob("*.py"), *ROOT.glob("lanes/*"), *ROOT.glob("float64/*")])
-FILES = [path for path in FILES if path.suffix == ".py"]
+# gradcheck is no second writing of anything: it drives functions of the user's.
+FILES = [path for path in FILES if path.suffix == ".py" and path.stem != "gradcheck"]
 
 
 def imported(path):
@@ -24,7 +25,7 @@ def imported(path):
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_imports_stay_inside_the_reference(path):
-    own = f"onemodel_jax.reference.{path.parent.name}."
+    own = f"onemodel_jax.reference.{path.parent.name}"
     for name in imported(path):
         outside = name.split(".")[0]
         allowed = outside == "numpy" or outside in sys.stdlib_module_names

@@ -150,16 +150,6 @@ def call(name, case):
     return functools.wraps(function)(functools.partial(function, **case.options))
 
 
-def lift_conversions(monkeypatch):
-    """Let CTC's two width conversions, done on bits, appear as conversions.
-
-    Their bits are tested with the numerics; exactly, both are the identity.
-    """
-    module = import_module("onemodel_jax.losses.ctc")
-    monkeypatch.setattr(module, "decode", lambda x: x.astype(jnp.float64))
-    monkeypatch.setattr(module, "encode", lambda x: x.astype(jnp.float32))
-
-
 def same(x, *_):
     return x
 

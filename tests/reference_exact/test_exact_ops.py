@@ -9,7 +9,6 @@ from exact_ops import (
     call,
     each,
     exported,
-    lift_conversions,
     num_gradients,
     plant,
 )
@@ -18,11 +17,6 @@ from onemodel_jax import losses, ops
 from onemodel_jax.reference.exact.check import check_vjp
 
 TABLE = OPS | LOSSES
-
-
-@pytest.fixture(autouse=True)
-def conversions(monkeypatch):
-    lift_conversions(monkeypatch)
 
 
 def test_every_public_op_and_loss_has_calls_here_or_a_reason():

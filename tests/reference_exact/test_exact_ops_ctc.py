@@ -12,7 +12,7 @@ from random import Random
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from exact_ops import ints, lift_conversions
+from exact_ops import ints
 
 from onemodel_jax.losses import ctc_loss
 from onemodel_jax.reference.exact.carriers import Special
@@ -21,11 +21,6 @@ from onemodel_jax.reference.exact.logarithms import Log, logarithms
 from onemodel_jax.reference.exact.machine import Machine
 
 CARRIER = logarithms()
-
-
-@pytest.fixture(autouse=True)
-def conversions(monkeypatch):
-    lift_conversions(monkeypatch)
 
 
 def ratios(shape, seed=0):
