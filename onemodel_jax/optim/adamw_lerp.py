@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Callable
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -113,9 +114,7 @@ def adamw_lerp(
             narrow = {key: to_float32(value) for key, value in wide.items()}
             return narrow, OrderedDict((k, words_of(p)) for k, p in powers.items())
 
-    def update(tensors: list[Array], s: dict[str, Array], decay: bool):
-        p, g, m, v = tensors
-
+    def update(p, g, m, v, *, s: dict[str, Array], decay: bool):
         def times(x, y):
             return mul(x, y, arithmetic=a)
 
@@ -154,7 +153,7 @@ def adamw_lerp(
                 flat = [join([rows[i][k] for i in chosen]) for k in range(4)]
                 parts = [
                     split(x, [leaves[i].shape for i in chosen])
-                    for x in update(flat, s, decay)
+                    for x in island(partial(update, s=s, decay=decay), *flat)
                 ]
                 for i, triple in zip(chosen, zip(*parts, strict=True), strict=True):
                     new[i] = triple

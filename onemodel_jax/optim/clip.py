@@ -7,9 +7,11 @@ import jax.numpy as jnp
 from jax import lax
 
 from onemodel_jax._checks import check_arithmetic, fail
+from onemodel_jax._tree import join, split
 from onemodel_jax._types import EXACT, Arithmetic, Array, PyTree
 from onemodel_jax.numerics.exact import add, div, mul, sqrt
 from onemodel_jax.numerics.lanes import batched_matmul
+from onemodel_jax.numerics.primitives import island
 from onemodel_jax.numerics.softfloat import decode, encode
 
 _GUARD = 1e-6
@@ -79,12 +81,16 @@ def clip_by_dots(
     """
     limit = _positive("clip_by_dots", "max_norm", max_norm)
     norm = norm_of_dots(grads, arithmetic=arithmetic)
+    leaves, tree = jax.tree_util.tree_flatten(grads)
     with jax.enable_x64(True):
-        factor = encode(div(limit, add(norm, _GUARD)))
+        factor = island(lambda n: encode(div(limit, add(n, _GUARD))), norm)
         clip = (norm > limit) & (norm < jnp.inf)
         rounded = encode(norm)
+    if not leaves:
+        return grads, rounded
 
     def scale(grad: Array) -> Array:
         return jnp.where(clip, mul(grad, factor, arithmetic=arithmetic), grad)
 
-    return jax.tree_util.tree_map(scale, grads), rounded
+    scaled = split(island(scale, join(leaves)), [g.shape for g in leaves])
+    return jax.tree_util.tree_unflatten(tree, scaled), rounded
