@@ -16,8 +16,13 @@ from onemodel_jax import data
 from onemodel_jax._checks import fail
 from onemodel_jax._types import EXACT, FAST, Arithmetic
 from onemodel_jax.cli import session
+from onemodel_jax.cli.bench_checkpoint import bench_checkpoint
+from onemodel_jax.cli.bench_numerics import bench_numerics
+from onemodel_jax.cli.timing import interleave
 from onemodel_jax.models.crnn import DIGITS
 from onemodel_jax.training import make_train_step
+
+WHAT = ("step", "numerics", "checkpoint")
 
 
 def add_parser(commands: Any) -> None:
@@ -27,17 +32,27 @@ def add_parser(commands: Any) -> None:
         help="measure the price of exactness",
         description="Time exact against fast arithmetic in one run, in turn.",
     )
-    parser.add_argument("what", nargs="?", default="step", choices=("step",))
-    parser.add_argument("--batch", type=int, default=16, help="lines of a step (16)")
+    parser.add_argument("what", nargs="?", default="step", choices=WHAT)
+    parser.add_argument("--batch", type=int, default=16, help="step: lines (16)")
+    parser.add_argument(
+        "--size", type=int, default=4_000_000, help="numerics: elements (4,000,000)"
+    )
+    parser.add_argument(
+        "--mebibytes", type=int, default=512, help="checkpoint: size of the state (512)"
+    )
     parser.add_argument("--rounds", type=int, default=15, help="timed rounds (15)")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the chosen benchmark."""
-    for name in ("batch", "rounds"):
+    for name in ("batch", "size", "mebibytes", "rounds"):
         if getattr(args, name) < 1:
             fail(ValueError, "bench", f"--{name}", "at least 1", getattr(args, name))
+    if args.what == "numerics":
+        return bench_numerics(args.size, args.rounds)
+    if args.what == "checkpoint":
+        return bench_checkpoint(args.mebibytes, args.rounds)
     return bench_step(args.batch, args.rounds)
 
 
@@ -46,19 +61,6 @@ class Contender(NamedTuple):
 
     run: Callable[[], None]
     compile_seconds: float
-
-
-def interleave(
-    runs: dict[str, Callable[[], None]], rounds: int
-) -> dict[str, list[float]]:
-    """Time each function in turn, ``rounds`` times; seconds by name."""
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    for _ in range(rounds):
-        for name, function in runs.items():
-            start = time.perf_counter()
-            function()
-            times[name].append(time.perf_counter() - start)
-    return times
 
 
 def _contender(arithmetic: Arithmetic, batch: int) -> Contender:

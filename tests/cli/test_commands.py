@@ -178,3 +178,13 @@ def test_verify_arithmetic_fails_on_any_difference(monkeypatch, capsys):
     monkeypatch.setattr(verify, "fuzz", lambda *_, **__: [])
     assert main(["verify", "--arithmetic"]) == 1
     assert "1 bits wrong" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("what", ["numerics", "checkpoint"])
+def test_small_benchmarks_print_ratios(what, capsys):
+    if what == "checkpoint":
+        pytest.importorskip("safetensors")
+    command = ["bench", what, "--size", "1000", "--mebibytes", "1", "--rounds", "1"]
+    assert main(command) == 0
+    out = capsys.readouterr().out
+    assert "ratio" in out and ("add" in out or "load" in out)
