@@ -56,6 +56,11 @@ class CrnnConfig:
             if type(getattr(self, name)) is not int or getattr(self, name) < 1:
                 got = repr(getattr(self, name))
                 fail(ValueError, "CrnnConfig", name, "an integer of at least 1", got)
+        entries = [*self.channels, *(size for pool in self.pools for size in pool)]
+        if any(type(entry) is not int or entry < 1 for entry in entries):
+            got = f"{self.channels}, {self.pools}"
+            expected = "integers of at least 1"
+            fail(ValueError, "CrnnConfig", "channels, pools", expected, got)
         if not self.channels or len(self.channels) != len(self.pools):
             got = f"{len(self.channels)} channels, {len(self.pools)} pools"
             fail(ValueError, "CrnnConfig", "pools", "one per block", got)

@@ -6,8 +6,9 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from onemodel_jax._checks import check_arithmetic
+from onemodel_jax._checks import check_arithmetic, fail
 from onemodel_jax._tree import OptimizerState, Params, join, split
 from onemodel_jax._types import EXACT, Arithmetic, Array
 from onemodel_jax.numerics.exact import add, div, mul, sqrt, sub
@@ -56,8 +57,8 @@ def adamw_lerp(
     Args:
       learning_rate: float, or a schedule from the () int32 step to a () float32 rate.
       b1, b2: decay rates in [0, 1), binary64.
-      eps: at least 0; rounded to binary32. With eps = 0 (or below 2^-150) a zero
-        gradient gives 0/0, NaN: the formula's own result.
+      eps: rounded to binary32, where it must be above 0: with 0 a zero gradient would
+        give 0/0.
       weight_decay: at least 0, binary64.
       decays: which tensors decay; by default those of rank 2 and more.
       arithmetic: "exact" or "fast".
@@ -72,10 +73,12 @@ def adamw_lerp(
     """
     name = "adamw_lerp"
     check_arithmetic(name, arithmetic)
+    if not np.float32(check_range(name, "eps", eps, 0.0, float("inf"))) > 0:
+        fail(ValueError, name, "eps", "above 0 in float32", repr(eps))
     settings = (
         ("b1", check_range(name, "b1", b1, 0.0, 1.0)),
         ("b2", check_range(name, "b2", b2, 0.0, 1.0)),
-        ("eps", check_range(name, "eps", eps, 0.0, float("inf"))),
+        ("eps", float(eps)),
         (
             "weight_decay",
             check_range(name, "weight_decay", weight_decay, 0.0, float("inf")),

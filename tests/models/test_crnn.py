@@ -143,3 +143,12 @@ def test_images_of_another_type_or_shape_are_refused(images, error, text):
 def test_seeds_outside_64_bits_are_refused(seed):
     with pytest.raises(ValueError, match="seed"):
         crnn.init(crnn.CrnnConfig(**SMALL), seed)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"channels": (0, 8)}, {"channels": (4.0, 8)}, {"pools": ((2, 2), (2, 0))}],
+)
+def test_a_size_that_is_no_positive_integer_is_refused(options):
+    with pytest.raises(ValueError, match="^CrnnConfig: channels, pools: expected int"):
+        crnn.CrnnConfig(**{**SMALL, **options})

@@ -1,0 +1,29 @@
+"""A whole step with the fast engines equals the step with the emulated one alone."""
+
+import pytest
+
+from onemodel_jax.checkpoint import state_hash
+from onemodel_jax.cli.main import main
+from tests.support import run_python
+from tests.training import tiny
+
+CODE = """
+from onemodel_jax.checkpoint import state_hash
+from onemodel_jax.numerics.lanes import emulated_only
+from tests.training import tiny
+
+with emulated_only():
+    print(state_hash(tiny.run(tiny.make_step(), tiny.new_state(), 0, 1)))
+"""
+
+
+@pytest.mark.parametrize("isa", ["SSE4_2", "AVX", "AVX2", "AVX512"])
+def test_a_step_by_the_emulated_engine_alone_has_the_same_hash(isa):
+    chosen = state_hash(tiny.run(tiny.compiled(), tiny.new_state(), 0, 1))
+    assert run_python(CODE, isa=isa).strip() == chosen
+
+
+@pytest.mark.slow
+def test_verify_step_finds_every_tensor_of_the_digits_model_equal(capsys):
+    assert main(["verify", "--step", "--batch", "1"]) == 0
+    assert "92 tensors, 0 differ" in capsys.readouterr().out
