@@ -102,9 +102,9 @@ def mul32(x: Array, y: Array) -> Array:
 
 
 def div32(x: Array, y: Array) -> Array:
-    # A binary64 quotient that is an ulp off (reciprocal rewrite) still rounds right:
-    # no binary32 quotient lies within 2^-49 of a midpoint.
-    return encode(decode(x) / decode(y))
+    # The binary64 quotient must be right to the last bit: a subnormal quotient can be
+    # a midpoint of binary32, and a reciprocal that is an ulp off would break the tie.
+    return encode(safe_div64(decode(x), decode(y)))
 
 
 def sqrt32(x: Array) -> Array:
