@@ -68,7 +68,14 @@ def _reveal(name: str, n: int) -> Order:
     dots = _dots()
     if name in dots:
         return numerics.reveal_order(lambda x: dots[name](x, ones), n)
-    return numerics.reveal_order(_sums().get(name) or _import(name), n)
+    known = _sums().get(name)
+    if known is not None:
+        return numerics.reveal_order(known, n)
+    function = _import(name)
+    try:
+        return numerics.reveal_order(function, n)
+    except (LookupError, RuntimeError, ArithmeticError) as error:
+        fail(ValueError, "reveal", name, f"a sum of {n} numbers", repr(error))
 
 
 def _fusion(name: str, order: Order) -> str:
@@ -85,7 +92,10 @@ def _import(name: str) -> Callable[[Vector], Any]:
         known = ", ".join([*_dots(), *_sums()])
         fail(ValueError, "reveal", "name", f"{known} or module:function", name)
     sys.path.insert(0, "")
-    found: Any = importlib.import_module(module)
+    try:
+        found: Any = importlib.import_module(module)
+    except SyntaxError as error:
+        fail(ValueError, "reveal", "name", "a module of Python", error)
     for part in function.split("."):
         if not hasattr(found, part):
             fail(ValueError, "reveal", "name", f"a function of {module}", function)

@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import struct
+from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -13,7 +14,6 @@ from onemodel_jax._checks import fail
 from onemodel_jax._tree import Params, TrainState
 from onemodel_jax._types import EXACT, FAST, Arithmetic
 from onemodel_jax.checkpoint import (
-    CheckpointError,
     load,
     load_model,
     read_manifest,
@@ -198,6 +198,8 @@ def from_extra(extra: Mapping[str, int]) -> Settings:
         raise ValueError(
             f"checkpoint: extra: expected the key {error} of a training run, got none"
         ) from None
+    except OverflowError as error:
+        fail(ValueError, "checkpoint", "extra", "settings of a training run", error)
 
 
 def _bits(value: float) -> int:
@@ -225,7 +227,7 @@ def load_state(path: str, like: TrainState) -> TrainState:
     """
     try:
         return load(path, like)[0]
-    except CheckpointError as error:
+    except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
 
 
@@ -248,8 +250,7 @@ def load_recognizer(path: str) -> Recognizer:
         magic = file.read(len(MODEL_MAGIC))
     if magic != MODEL_MAGIC:
         settings = read_settings(path)
-        like = fresh_state(settings)
-        alone = TrainState(like.params, like.buffers, None)
+        alone = TrainState(crnn.template(settings.config), OrderedDict(), None)
         return Recognizer(
             settings.config, settings.charset, load_state(path, alone).params
         )
@@ -258,8 +259,7 @@ def load_recognizer(path: str) -> Recognizer:
         if manifest.architecture != ARCHITECTURE:
             fail(ValueError, "load", "architecture", ARCHITECTURE, manifest[0])
         config = from_container(manifest.config)
-        like = crnn.init(config, 0)
-        model = load_model(path, like)
+        model = load_model(path, crnn.template(config))
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
     return Recognizer(config, model.charset, model.params)

@@ -2,6 +2,8 @@
 
 import argparse
 import dataclasses
+import os
+import shlex
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -66,13 +68,21 @@ def add_parser(commands: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Train; return 0 when done, 130 when interrupted after saving."""
     settings, lines = _settings(args)
-    for name in ("steps", "batch"):
-        if getattr(settings, name) < 1:
-            fail(ValueError, "train", f"--{name}", "at least 1", settings)
-    if not settings.learning_rate > 0:
-        fail(ValueError, "train", "--lr", "above 0", settings.learning_rate)
-    if args.save_every < 1:
-        fail(ValueError, "train", "--save-every", "at least 1", args.save_every)
+    counts = {
+        "steps": settings.steps,
+        "batch": settings.batch,
+        "save-every": args.save_every,
+        "stop-at": 1 if args.stop_at is None else args.stop_at,
+    }
+    for name, value in counts.items():
+        if not 1 <= value < 1 << 31:
+            fail(ValueError, "train", f"--{name}", "1 to 2^31 - 1", value)
+    if not 0 < settings.learning_rate < float("inf"):
+        expected = "above 0 and finite"
+        fail(ValueError, "train", "--lr", expected, settings.learning_rate)
+    folder = os.path.dirname(os.path.abspath(args.out))
+    if not os.path.isdir(folder) or not os.access(folder, os.W_OK):
+        fail(ValueError, "train", "--out", "a folder that can be written", folder)
     state = session.fresh_state(settings)
     if args.resume:
         state = session.load_state(args.resume, state)
@@ -154,7 +164,9 @@ def _train(
     forward = predict(config, arithmetic=settings.arithmetic)
     extra = session.to_extra(settings)
     done = int(state.optimizer.step) if state.optimizer is not None else 0
-    last = min(settings.steps, args.stop_at or settings.steps)
+    last = settings.steps
+    if args.stop_at is not None:
+        last = min(last, args.stop_at)
     _describe(settings, lines, state, done)
 
     def measure(count: int) -> float:
@@ -182,8 +194,7 @@ def _train(
             save(args.out, state, extra, keep=keep)
     digest = state_hash(state, extra)
     if received:
-        again = f"onemodel train --resume {args.out}"
-        print(f"interrupted at step {done}; saved. Go on with: {again}")
+        print(f"interrupted at step {done}; saved. Go on with: {_again(args)}")
     else:
         rate = measure(FINAL_LINES)
         count = min(FINAL_LINES, len(lines.held_out))
@@ -191,6 +202,14 @@ def _train(
     print(f"checkpoint {args.out} after step {done} of {settings.steps}")
     print(f"state hash {digest}", flush=True)
     return 130 if received else 0
+
+
+def _again(args: argparse.Namespace) -> str:
+    """Return the command that goes on with an interrupted run."""
+    command = ["onemodel", "train", "--resume", args.out, "--out", args.out]
+    if args.data is not None:
+        command += ["--data", args.data] + ["--invert"] * args.invert
+    return shlex.join(command)
 
 
 def _describe(

@@ -60,9 +60,9 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--shapes", help="for --vjp: float32 arguments, '2,3 3,2'")
     parser.add_argument(
         "--points",
-        choices=("fractions", "field"),
+        choices=("fractions", "field", "logarithms"),
         default="fractions",
-        help="for --vjp: fractions, or integers modulo 2^61 - 1 for large functions",
+        help="for --vjp: field for large functions, logarithms for the log domain",
     )
     parser.add_argument(
         "--opaque",

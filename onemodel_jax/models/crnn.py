@@ -8,7 +8,9 @@ each LSTM layer's forward then reverse w_ih, w_hh, b, the classifier's weight an
 import math
 from collections import OrderedDict
 from dataclasses import dataclass
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -111,6 +113,17 @@ def param_shapes(config: CrnnConfig) -> Params:
     classes = config.num_classes
     shapes["classifier"] = _module(weight=(classes, width), bias=(classes,))
     return shapes
+
+
+def template(config: CrnnConfig) -> Params:
+    """Return the parameters' shapes as ``jax.ShapeDtypeStruct``, allocating nothing."""
+
+    def structure(node: Any) -> Any:
+        if isinstance(node, OrderedDict):
+            return OrderedDict((name, structure(below)) for name, below in node.items())
+        return jax.ShapeDtypeStruct(node, jnp.float32)
+
+    return structure(param_shapes(config))
 
 
 def init(config: CrnnConfig, seed: int) -> Params:

@@ -1,6 +1,6 @@
 """Confirm the pinned hash of ``onemodel train --steps 20 --seed 0`` by the reference.
 
-A script, not a test: the NumPy reference takes about an hour for the digits model.
+A script, not a test: the NumPy reference takes about half an hour for the digits model.
     python tests/cli/reference_run.py [steps]
 It prints the state hash after every step; the last one must be the pinned hash.
 """

@@ -113,6 +113,10 @@ ERRORS = {
     "steps": (["train", "--steps", "0"], "--steps"),
     "seed": (["train", "--seed", "-1"], "--seed: expected 0 to 2^64 - 1, got -1"),
     "rate": (["train", "--lr", "0"], "--lr"),
+    "infinite rate": (["train", "--lr", "inf"], "--lr: expected above 0 and finite"),
+    "too many steps": (["train", "--steps", "99999999999"], "--steps: expected 1 to"),
+    "stop at 0": (["train", "--stop-at", "0"], "--stop-at: expected 1 to"),
+    "no folder": (["train", "--out", "nowhere/x.ckpt"], "--out: expected a folder"),
     "charset alone": (["train", "--charset", "ab"], "--data"),
     "no directory": (["train", "--data", "nowhere"], "nowhere"),
     "lines": (["eval", "x", "--lines", "0"], "--lines"),
@@ -127,6 +131,21 @@ def test_a_users_error_is_one_line_and_exit_code_2(case, capsys):
     assert main(command) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1 and text in error
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("charset.00000", 2**40), ("config.hidden", 2**40)]
+)
+def test_eval_refuses_hostile_settings_without_building_the_model(
+    checkpoint, tmp_path, capsys, key, value
+):
+    settings = session.read_settings(str(checkpoint))
+    extra = session.to_extra(settings) | {key: value}
+    path = tmp_path / "hostile.ckpt"
+    save(path, session.fresh_state(settings), extra)
+    assert main(["eval", str(path)]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"onemodel eval: {path}: ") and error.count("\n") == 1
 
 
 def test_resume_refuses_another_seed(checkpoint, capsys):

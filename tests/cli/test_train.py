@@ -88,6 +88,12 @@ def test_an_interrupted_run_saves_and_says_how_to_go_on(tmp_path):
     broken = train(tmp_path, *resume, "--out", "again.ckpt")
     assert f"after step {step + 3} of 2000" in broken
     assert f"from step {step}" in broken
+    whole = train(
+        tmp_path,
+        *options,
+        *("--steps", "2000", "--stop-at", str(step + 3), "--out", "whole.ckpt"),
+    )
+    assert hash_of(whole) == hash_of(broken)
 
 
 def test_the_repository_holds_the_script_that_confirms_the_hash():
