@@ -45,7 +45,10 @@ def far_from_subnormal(x: Array, w: Array) -> Array:
 
 
 def _least_exponent(x: Array) -> Array:
-    """Return the exponent field of the smallest nonzero magnitude; 255 if none."""
+    """Return the exponent field of the smallest nonzero magnitude; 255 if none.
+
+    One less for a power of two, which errs on the safe side.
+    """
     b = lax.bitcast_convert_type(x, jnp.uint32).reshape(-1)
     # Twice the magnitude less one: zeros become the largest key.
     keys = (b << 1) - jnp.uint32(1)
