@@ -144,8 +144,9 @@ def _operands(tiny: bool) -> tuple[np.ndarray, ...]:
     return x, y, z
 
 
-def _different(got: Any, want: np.ndarray) -> int:
-    got = np.asarray(got)
+def count_different(got: Any, want: Any) -> int:
+    """Return how many 32-bit elements differ in their bits; NaN is one class."""
+    got, want = np.asarray(got), np.asarray(want)
     same = got.view(np.uint32) == want.view(np.uint32)
     return int(np.sum(~(same | (np.isnan(got) & np.isnan(want)))))
 
@@ -158,7 +159,8 @@ def run_battery() -> list[Row]:
         with np.errstate(all="ignore"):
             want = np.asarray(case.truth(*operands), F)
         naive, ours = (
-            _different(jax.jit(f)(*operands), want) for f in (case.naive, case.ours)
+            count_different(jax.jit(f)(*operands), want)
+            for f in (case.naive, case.ours)
         )
         rows.append(Row(case.name, naive / want.size, ours))
     return rows

@@ -8,14 +8,13 @@ from importlib.metadata import version
 from typing import Any
 
 import jax
-import numpy as np
 
 from onemodel_jax import data
 from onemodel_jax._checks import fail
 from onemodel_jax._tree import TrainState
 from onemodel_jax._types import EXACT
 from onemodel_jax.cli import session, verify_vjp
-from onemodel_jax.cli.battery import run_battery
+from onemodel_jax.cli.battery import count_different, run_battery
 from onemodel_jax.cli.battery_fuzz import fuzz
 from onemodel_jax.models.crnn import DIGITS
 from onemodel_jax.numerics import engines
@@ -159,16 +158,9 @@ def verify_step(seed: int, batch: int) -> int:
     tensors = different = 0
     for (path, got), want in pairs:
         tensors += 1
-        count = _count_different(np.asarray(got), np.asarray(want))
+        count = count_different(got, want)
         if count:
             different += 1
             print(f"{jax.tree_util.keystr(path)}: {count} of {got.size} differ")
     print(f"one step, {batch} lines: {tensors} tensors, {different} differ")
     return 1 if different else 0
-
-
-def _count_different(got: np.ndarray, want: np.ndarray) -> int:
-    same = got.view(np.uint32) == want.view(np.uint32)
-    if got.dtype.kind == "f":
-        same |= np.isnan(got) & np.isnan(want)
-    return int(np.sum(~same))

@@ -13,7 +13,7 @@ from onemodel_jax._tree import OptimizerState, Params, join, split
 from onemodel_jax._types import EXACT, Arithmetic, Array
 from onemodel_jax.numerics.exact import add, div, mul, sqrt, sub
 from onemodel_jax.numerics.primitives import island
-from onemodel_jax.numerics.softfloat import decode
+from onemodel_jax.numerics.softfloat import decode, encode
 from onemodel_jax.optim.optimizer import (
     Optimizer,
     Schedule,
@@ -22,7 +22,6 @@ from onemodel_jax.optim.optimizer import (
     from_words,
     initial_rate,
     rate_of,
-    to_float32,
     words_of,
 )
 
@@ -114,7 +113,7 @@ def adamw_lerp(
             for key, value in (("rest1", 1.0 - b1), ("rest2", 1.0 - b2)):
                 wide[key] = jnp.asarray(value, jnp.float64)
             wide |= {"b2": jnp.float64(b2), "eps": jnp.float64(eps)}
-            narrow = {key: to_float32(value) for key, value in wide.items()}
+            narrow = {key: encode(value) for key, value in wide.items()}
             return narrow, OrderedDict((k, words_of(p)) for k, p in powers.items())
 
     def update(p, g, m, v, *, s: dict[str, Array], decay: bool):

@@ -11,7 +11,6 @@ from jax import lax
 from onemodel_jax._checks import fail
 from onemodel_jax._tree import OptimizerState, Params
 from onemodel_jax._types import Array
-from onemodel_jax.numerics.softfloat import encode
 
 Schedule = Callable[[Array], Array]
 """Maps () int32, the number of steps already taken, to the () float32 rate."""
@@ -63,11 +62,6 @@ def words_of(value: Array) -> Array:
 def from_words(words: Array) -> Array:
     """Return the () float64 held by (2,) int32."""
     return lax.bitcast_convert_type(words, jnp.float64)
-
-
-def to_float32(value: Array) -> Array:
-    """Return a float64 scalar rounded once to float32."""
-    return encode(value)
 
 
 def check_same_structure(function: str, params: Params, grads: Params) -> None:
