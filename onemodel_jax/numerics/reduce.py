@@ -16,9 +16,10 @@ from jax.core import ShapedArray
 
 from onemodel_jax._checks import check_arithmetic, describe, fail
 from onemodel_jax._types import EXACT, Arithmetic, Array, ArrayLike
+from onemodel_jax.numerics import convert
 from onemodel_jax.numerics.exact import div, mul, sub
 from onemodel_jax.numerics.primitives import define
-from onemodel_jax.numerics.softfloat import add64, decode, encode
+from onemodel_jax.numerics.softfloat import add64
 
 LANES = 8
 BLOCK = 16_384
@@ -68,13 +69,13 @@ block_sum_p = define("block_sum", _block_sum, _abstract, _batch)
 
 
 def widen(x: Array) -> Array:
-    """Return float32 or float64 x as float64, exactly; needs a 64-bit context."""
-    return decode(x) if x.dtype == jnp.float32 else x
+    """Return float32 or float64 x as float64, exactly."""
+    return convert.widen(x) if x.dtype == jnp.float32 else x
 
 
 def narrow(x: Array, like: Array) -> Array:
     """Return float64 x rounded once to the dtype of ``like``."""
-    return encode(x) if like.dtype == jnp.float32 else x
+    return convert.narrow(x) if like.dtype == jnp.float32 else x
 
 
 def sum64(x: Array, arithmetic: Arithmetic) -> Array:

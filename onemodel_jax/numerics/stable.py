@@ -10,11 +10,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.core import ShapedArray
 
 from onemodel_jax._checks import check_arithmetic, describe, fail
 from onemodel_jax._types import EXACT, Arithmetic, Array, ArrayLike
 from onemodel_jax.numerics import elementary
 from onemodel_jax.numerics.exact import add, div, mul, sub
+from onemodel_jax.numerics.primitives import define
 from onemodel_jax.numerics.reduce import narrow, rows, sum64, wide, widen
 from onemodel_jax.numerics.softfloat import (
     bits_of,
@@ -40,18 +42,34 @@ def _total(x: Array, arithmetic: Arithmetic) -> Array:
     return narrow(sum64(widen(x), arithmetic), x)[..., None]
 
 
-def _maximum(x: Array) -> Array:
-    """Return the maximum of the last axis, kept; NaN if there is one, -inf of nothing.
-
-    By integer keys: the hardware compares subnormals as zeros.
-    """
+def _row_maximum(x: Array) -> Array:
+    """By integer keys: the hardware compares subnormals as zeros."""
     if x.dtype == jnp.float64:
         x = flush64(x)
     key = order_key(bits_of(x))
     least = order_key(bits_of(jnp.asarray(-jnp.inf, x.dtype)))
-    top = jnp.max(jnp.where(is_nan(x), least, key), -1, keepdims=True, initial=least)
-    any_nan = jnp.any(is_nan(x), axis=-1, keepdims=True)
+    top = jnp.max(jnp.where(is_nan(x), least, key), -1, initial=least)
+    any_nan = jnp.any(is_nan(x), axis=-1)
     return jnp.where(any_nan, jnp.nan, from_bits(order_key(top)))
+
+
+def _abstract(x: Any) -> ShapedArray:
+    return ShapedArray(x.shape[:-1], x.dtype)
+
+
+def _batch(operands: Any, axes: Any) -> tuple[Array, int]:
+    return row_maximum_p.bind(jnp.moveaxis(operands[0], axes[0], 0)), 0
+
+
+row_maximum_p = define("row_maximum", _row_maximum, _abstract, _batch)
+
+
+def _maximum(x: Array) -> Array:
+    """Return the maximum of the last axis, kept; NaN if there is one, -inf of nothing.
+
+    A primitive, so that programs show it by its name.
+    """
+    return row_maximum_p.bind(x)[..., None]
 
 
 def _classes(function: str, x: ArrayLike, axis: int) -> Array:
@@ -181,7 +199,8 @@ def _logsumexp_bwd(
     y, grad = y[..., None], grad[..., None]
     share = _exp(sub(x, y, arithmetic=arithmetic), arithmetic)
     tops = x == jnp.inf
-    count = jnp.sum(tops, axis=-1, keepdims=True).astype(x.dtype)
+    # At least 1, so that rows without +inf divide nothing by zero.
+    count = jnp.maximum(jnp.sum(tops, axis=-1, keepdims=True), 1).astype(x.dtype)
     equal = div(tops.astype(x.dtype), count, arithmetic=arithmetic)
     share = jnp.where(y == jnp.inf, equal, share)
     share = jnp.where(y == -jnp.inf, 0.0, share).astype(x.dtype)

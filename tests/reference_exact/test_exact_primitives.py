@@ -208,6 +208,8 @@ def bound(name, *args):
             shape = avals[0].shape
             if name == "lane_matmul":
                 shape = (*avals[0].shape[:2], avals[1].shape[1])
+            if name in REDUCTIONS:
+                shape = shape[:-1]
             return jax.core.ShapedArray(shape, avals[0].dtype)
 
         primitive.def_abstract_eval(abstract)
@@ -225,6 +227,15 @@ MEANINGS = {
     "exact_minimum": min,
     "exact_convert": lambda a: a,
 }
+
+
+REDUCTIONS = {"block_sum": sum, "row_maximum": max}
+
+
+@pytest.mark.parametrize("name", REDUCTIONS)
+def test_a_reduction_of_rows_is_the_real_sum_or_the_largest_element(name):
+    (got,) = exact(lambda a: bound(name, a), [X])
+    assert list(got) == [REDUCTIONS[name](map(Fraction, row.tolist())) for row in X]
 
 
 @pytest.mark.parametrize("name", MEANINGS)
@@ -288,7 +299,7 @@ def test_a_custom_vjp_written_with_exact_operations_is_checked():
 
 
 def test_every_exact_primitive_of_the_package_has_a_meaning_here():
-    tested = set(MEANINGS) | {"lane_matmul", "exact_cos_pi", "exact_sqrt"}
+    tested = {"lane_matmul", "exact_cos_pi", "exact_sqrt", *MEANINGS, *REDUCTIONS}
     tested |= {
         f"exact_{n}" for n in ("exp64", "log64", "exp", "log", "sigmoid", "tanh")
     }

@@ -5,6 +5,7 @@ operation. Rounding is ignored everywhere else as well: a conversion between flo
 types is the identity.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from onemodel_jax.reference.exact.carriers import special_of
+from onemodel_jax.reference.exact.carriers import Special, special_of
 from onemodel_jax.reference.exact.machine import (
     Machine,
     Refused,
@@ -174,6 +175,10 @@ def _log1p(m: Machine, p: Any, x: Sequence[Tensor], params: Any) -> Tensor:
     return OPAQUE["log"](m, p, [m.t.add(x[0], m.t.number(1))], params)
 
 
+def _exact_log1p(m: Machine, p: Any, x: Sequence[Tensor], params: Any) -> Tensor:
+    return PACKAGE["exact_log64"](m, p, [m.t.add(x[0], m.t.number(1))], params)
+
+
 def _rsqrt(m: Machine, p: Any, x: Sequence[Tensor], params: Any) -> Tensor:
     return m.t.inverse(OPAQUE["sqrt"](m, p, x, params))
 
@@ -230,6 +235,13 @@ def _near(element: Any) -> float:
 
 def _lane_matmul(m: Machine, p: Any, x: Sequence[Tensor], params: Any) -> Tensor:
     return m.t.contract("gmk,gnk->gmn", *x)
+
+
+def _row_maximum(m: Machine, p: Any, x: Sequence[Tensor], params: Any) -> Tensor:
+    least = m.t.full(x[0].shape[:-1], m.carrier.number(Special(-np.inf)))
+    return functools.reduce(
+        functools.partial(_larger, m), np.moveaxis(x[0], -1, 0), least
+    )
 
 
 ARITHMETIC: dict[str, Rule] = {
@@ -291,11 +303,14 @@ PACKAGE: dict[str, Rule] = {
     "exact_minimum": ARITHMETIC["min"],
     "exact_convert": _identity,
     "lane_matmul": _lane_matmul,
+    "block_sum": lambda m, p, x, params: m.t.sum(x[0], [-1]),
+    "row_maximum": _row_maximum,
     "exact_sqrt": opaque_rule("sqrt", always=True),
     "exact_exp64": opaque_rule("exp", always=True),
     "exact_exp": opaque_rule("exp", always=True),
     "exact_log64": opaque_rule("log", always=True),
     "exact_log": opaque_rule("log", always=True),
+    "exact_log1p64": _exact_log1p,
     "exact_cos_pi": opaque_rule("cos_pi", always=True),
     "exact_sigmoid": opaque_rule("sigmoid", always=True),
     "exact_tanh": opaque_rule("tanh", always=True),
