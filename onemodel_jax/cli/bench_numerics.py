@@ -31,9 +31,12 @@ def bench_numerics(size: int, rounds: int) -> int:
     for name in BINARY:
         _row(name, _pair(getattr(numerics, name)), (x, y), rounds)
     _row("fma", _pair(numerics.fma), (x, y, z), rounds)
-    _adamw("AdamW step", x, y, rounds)
-    sparse = jnp.where(jnp.arange(size) % 10_000 == 0, jnp.float32(1e-40), y)
-    _adamw("AdamW step, 1 in 10,000 subnormal", x, sparse, rounds)
+    moments = [jnp.asarray(rng.standard_normal(size, np.float32)), z]
+    _adamw("AdamW step", x, y, moments, rounds)
+    for every in (10_000, 1):
+        chosen = jnp.arange(size) % every == 0
+        tiny = jnp.where(chosen, jnp.float32(1e-40), moments[0])
+        _adamw(f"AdamW, 1 in {every:,} subnormal", x, y, [tiny, z], rounds)
     return 0
 
 
@@ -44,11 +47,12 @@ def _pair(function: Callable) -> dict[str, Callable]:
     return {arithmetic: compiled(arithmetic) for arithmetic in (EXACT, FAST)}
 
 
-def _adamw(name: str, params: Any, grads: Any, rounds: int) -> None:
+def _adamw(name: str, params: Any, grads: Any, moments: list, rounds: int) -> None:
     size = params.size
     optimizers = {a: adamw_lerp(1e-3, arithmetic=a) for a in (EXACT, FAST)}
     params, grads = OrderedDict(p=params), OrderedDict(p=grads)
     state = optimizers[EXACT].init(params)
+    state.slots.update(zip(("exp_avg.0", "exp_avg_sq.0"), moments, strict=True))
     runs = {a: jax.jit(o.step) for a, o in optimizers.items()}
     _row(name, runs, (params, grads, state), rounds, size)
 

@@ -108,7 +108,14 @@ def div32(x: Array, y: Array) -> Array:
 
 
 def sqrt32(x: Array) -> Array:
-    return encode(jnp.sqrt(decode(x)))
+    # No root is subnormal, so the hardware's is right. A subnormal operand is an
+    # integer n quanta of 2^-149; its root is that of 2n, times 2^-75.
+    b = bits_of(x)
+    magnitude = b & 0x7FFF_FFFF
+    tiny = (magnitude != 0) & (magnitude < 0x0080_0000)
+    double = (magnitude << 1).astype(_F32)
+    root = pin(jnp.sqrt(jnp.where(tiny, jnp.where(b < 0, -double, double), pin(x))))
+    return jnp.where(tiny, root * 2.0**-75, root)
 
 
 def round_to_odd(p: Array, z: Array) -> Array:

@@ -2,7 +2,6 @@
 
 from collections import OrderedDict
 from collections.abc import Callable
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -11,8 +10,8 @@ import numpy as np
 from onemodel_jax._checks import check_arithmetic, fail
 from onemodel_jax._tree import OptimizerState, Params, join, split
 from onemodel_jax._types import EXACT, Arithmetic, Array
-from onemodel_jax.numerics.exact import add, div, mul, sqrt, sub
-from onemodel_jax.numerics.primitives import island
+from onemodel_jax.numerics.exact import div, mul, sqrt, sub
+from onemodel_jax.numerics.guarded import Operations, chain
 from onemodel_jax.numerics.softfloat import decode, encode
 from onemodel_jax.optim.optimizer import (
     Optimizer,
@@ -29,6 +28,32 @@ from onemodel_jax.optim.optimizer import (
 def decays_matrices(tensor: Array) -> bool:
     """Return True for tensors of rank 2 and more: weights decay, biases do not."""
     return tensor.ndim >= 2
+
+
+def _update(
+    o: Operations,
+    p: Array,
+    g: Array,
+    m: Array,
+    v: Array,
+    rest1: Array,
+    b2: Array,
+    rest2: Array,
+    step_size: Array,
+    sqrt_c2: Array,
+    eps: Array,
+    decay: Array | None = None,
+) -> tuple[Array, Array, Array]:
+    """Return the new (p, m, v) of flat tensors; without ``decay`` p does not decay."""
+
+    def moments(g: Array, m: Array, v: Array) -> tuple[Array, Array]:
+        m = o.add(m, o.mul(rest1, o.sub(g, m)))
+        return m, o.add(o.mul(v, b2), o.mul(rest2, o.mul(g, g)))
+
+    m, v = o.stage(moments, g, m, v)
+    ratio = o.div(m, o.add(o.div(o.sqrt(v), sqrt_c2), eps))
+    p = p if decay is None else o.mul(p, decay)
+    return o.sub(p, o.mul(step_size, ratio)), m, v
 
 
 def adamw_lerp(
@@ -83,7 +108,6 @@ def adamw_lerp(
             check_range(name, "weight_decay", weight_decay, 0.0, float("inf")),
         ),
     )
-    a = arithmetic
 
     def init(params: Params) -> OptimizerState:
         leaves = jax.tree_util.tree_leaves(params)
@@ -97,7 +121,8 @@ def adamw_lerp(
         rate = initial_rate(name, learning_rate)
         return OptimizerState(jnp.zeros((), jnp.int32), rate, slots, name, settings)
 
-    def scalars(rate: Array, slots: Params) -> tuple[dict[str, Array], Params]:
+    def scalars(rate: Array, slots: Params) -> tuple[list[Array], Params]:
+        """Return what _update takes after the tensors, and the new powers."""
         with jax.enable_x64(True):
             lr = decode(rate)
             powers = {
@@ -105,31 +130,10 @@ def adamw_lerp(
                 "b2_power": mul(from_words(slots["b2_power"]), b2),
             }
             c1, c2 = (sub(1.0, p) for p in powers.values())
-            wide = {
-                "step_size": div(lr, c1),
-                "sqrt_c2": sqrt(c2),
-                "decay": sub(1.0, mul(lr, weight_decay)),
-            }
-            for key, value in (("rest1", 1.0 - b1), ("rest2", 1.0 - b2)):
-                wide[key] = jnp.asarray(value, jnp.float64)
-            wide |= {"b2": jnp.float64(b2), "eps": jnp.float64(eps)}
-            narrow = {key: encode(value) for key, value in wide.items()}
+            step_size, decay = div(lr, c1), sub(1.0, mul(lr, weight_decay))
+            wide = (1.0 - b1, b2, 1.0 - b2, step_size, sqrt(c2), eps, decay)
+            narrow = [encode(jnp.asarray(value, jnp.float64)) for value in wide]
             return narrow, OrderedDict((k, words_of(p)) for k, p in powers.items())
-
-    def update(p, g, m, v, *, s: dict[str, Array], decay: bool):
-        def times(x, y):
-            return mul(x, y, arithmetic=a)
-
-        def moments(g, m, v):
-            m = add(m, times(s["rest1"], sub(g, m, arithmetic=a)), arithmetic=a)
-            v = add(times(v, s["b2"]), times(s["rest2"], times(g, g)), arithmetic=a)
-            return m, v
-
-        m, v = island(moments, g, m, v)
-        root = div(sqrt(v, arithmetic=a), s["sqrt_c2"], arithmetic=a)
-        ratio = div(m, add(root, s["eps"], arithmetic=a), arithmetic=a)
-        p = times(p, s["decay"]) if decay else p
-        return sub(p, times(s["step_size"], ratio), arithmetic=a), m, v
 
     def step(
         params: Params, grads: Params, state: OptimizerState
@@ -153,9 +157,10 @@ def adamw_lerp(
             chosen = [i for i, p in enumerate(leaves) if decays(p) == decay]
             if chosen:
                 flat = [join([rows[i][k] for i in chosen]) for k in range(4)]
+                used = s if decay else s[:-1]
                 parts = [
                     split(x, [leaves[i].shape for i in chosen])
-                    for x in island(partial(update, s=s, decay=decay), *flat)
+                    for x in chain(_update, flat, used, arithmetic=arithmetic)
                 ]
                 for i, triple in zip(chosen, zip(*parts, strict=True), strict=True):
                     new[i] = triple

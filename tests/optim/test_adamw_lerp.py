@@ -100,6 +100,30 @@ def test_thirty_steps_have_the_bits_of_the_reference(name):
         assert ((everything > 0) & (everything < 2.0**-126)).sum() >= 12
 
 
+@pytest.mark.parametrize("share", [0.0, 0.001, 1.0])
+def test_a_large_tensor_has_the_bits_of_the_reference(share):
+    """Large enough for a guarded chain: no, few and only hard elements."""
+    rng = np.random.default_rng(0)
+    flat = rng.standard_normal(20_001).astype(np.float32)
+    hard = np.flatnonzero(rng.random(flat.size) < share)
+    params = OrderedDict(w=flat[None])
+    optimizer = adamw_lerp(2e-3)
+    state = optimizer.init(params)
+    want, want_state = [flat[None]], adamw_lerp_init([flat[None]])
+    step = jax.jit(optimizer.step)
+    for t in range(6):
+        grad = rng.standard_normal(flat.size).astype(np.float32)
+        row = gradients(t)["z"][0]
+        grad[hard] = row[np.arange(hard.size) % row.size]
+        params, state = step(params, OrderedDict(w=grad[None]), state)
+        want, want_state = adamw_lerp_step(
+            want, [grad[None]], want_state, decayed=[True], learning_rate=2e-3
+        )
+        assert_bits_equal(params["w"], want[0], f"step {t}")
+        assert_bits_equal(state.slots["exp_avg.0"], want_state.m[0], f"step {t} m")
+        assert_bits_equal(state.slots["exp_avg_sq.0"], want_state.v[0], f"step {t} v")
+
+
 def power(state, name):
     words = np.asarray(state.slots[f"{name}_power"])
     assert words.dtype == np.int32
