@@ -4,6 +4,7 @@ Every row is compiled twice, once as plain jax.numpy and once with the exact
 operations, and both are compared with NumPy's IEEE arithmetic on the same operands.
 """
 
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -12,7 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from onemodel_jax import numerics as exact
+from onemodel_jax._types import EXACT, FAST, Arithmetic
+from onemodel_jax.optim import adamw_lerp
 from onemodel_jax.reference.lanes import elementary, lanes
+from onemodel_jax.reference.lanes.optimizer import adamw_lerp_init, adamw_lerp_step
 
 SIZE = 20_000
 F = np.float32
@@ -34,6 +38,27 @@ class Case(NamedTuple):
     ours: Callable[..., Any]
     truth: Callable[..., Any]
     tiny: bool = False
+
+
+def _adamw(arithmetic: Arithmetic) -> Callable[..., Any]:
+    """Return (parameters, gradients, moment) -> parameters and moments after a step."""
+
+    def step(p: Any, g: Any, m: Any) -> Any:
+        optimizer = adamw_lerp(arithmetic=arithmetic)
+        state = optimizer.init(OrderedDict(p=p))
+        state.slots.update({"exp_avg.0": m, "exp_avg_sq.0": jnp.abs(m)})
+        params, after = optimizer.step(OrderedDict(p=p), OrderedDict(p=g), state)
+        moments = [after.slots[name] for name in ("exp_avg.0", "exp_avg_sq.0")]
+        return jnp.concatenate([params["p"], *moments])
+
+    return step
+
+
+def _reference_adamw(p: Any, g: Any, m: Any) -> Any:
+    state = adamw_lerp_init([p])._replace(m=[m], v=[np.abs(m)])
+    options = {"learning_rate": 1e-3, "decayed": [False]}
+    params, after = adamw_lerp_step([p], [g], state, **options)
+    return np.concatenate([params[0], after.m[0], after.v[0]])
 
 
 def _cases() -> list[Case]:
@@ -119,6 +144,14 @@ def _cases() -> list[Case]:
             lambda x, y, z: jnp.tanh(x),
             lambda x, y, z: exact.tanh(x),
             lambda x, y, z: elementary.tanh(x),
+        ),
+        Case("AdamW step", _adamw(FAST), _adamw(EXACT), _reference_adamw),
+        Case(
+            "AdamW, subnormal moments",
+            _adamw(FAST),
+            _adamw(EXACT),
+            _reference_adamw,
+            tiny=True,
         ),
         Case(
             "sums of 125",
