@@ -1,9 +1,9 @@
-"""Elementary functions of fixed bits: exp64, log64, cos_pi; exp, log, sigmoid, tanh.
+"""Elementary functions of fixed bits, of binary64 and of binary32.
 
-The binary64 functions are short polynomials in which every product and every sum is
-rounded separately (SPEC, "Elementary functions"); the binary32 ones are computed in
-binary64 and rounded once. No library transcendental takes part. Like the operations
-of ``numerics.exact`` these have no differentiation rule.
+exp64, log64, log1p64 and cos_pi are short polynomials in which every product and every
+sum is rounded separately (SPEC, "Elementary functions"); exp, log, sigmoid and tanh are
+computed in binary64 from binary32 and rounded once. No library transcendental takes
+part. Like the operations of ``numerics.exact`` these have no differentiation rule.
 """
 
 import math
@@ -18,6 +18,7 @@ from onemodel_jax.numerics.softfloat import (
     bits_of,
     decode,
     encode,
+    flush64,
     from_bits,
     pin,
     safe_div64,
@@ -45,14 +46,18 @@ def exp64_body(x: Array) -> Array:
     return jnp.where(x == x, value, jnp.nan)
 
 
-def log64_body(x: Array) -> Array:
-    """log on binary64: x = m * 2^k, then 2 atanh((m-1)/(m+1)) by Horner."""
+def _split(x: Array) -> tuple[Array, Array]:
+    """Return (m, k) with x = m * 2^k, m in [sqrt(1/2), sqrt 2), of a normal x > 0."""
     b = bits_of(x)
     m = from_bits((b & 0x000F_FFFF_FFFF_FFFF) | 0x3FF0_0000_0000_0000)
     big = m >= _SQRT_2
-    m = jnp.where(big, m * 0.5, m)
     k = (((b >> 52) & 0x7FF) - 1023 + big).astype(jnp.float64)
-    f = safe_div64(m - 1.0, m + 1.0)
+    return jnp.where(big, m * 0.5, m), k
+
+
+def _log_series(x: Array, top: Array, bottom: Array, k: Array) -> Array:
+    """Return log x = 2 atanh(top / bottom) + k ln 2, with the edges of log at x."""
+    f = safe_div64(top, bottom)
     s = pin(f * f)
     p = jnp.full_like(s, 1 / 23)
     for n in range(10, -1, -1):
@@ -60,11 +65,33 @@ def log64_body(x: Array) -> Array:
     tail = pin(pin((f + f) * p) + pin(k * LN2_LOW))
     value = pin(pin(k * LN2_HIGH) + tail)
     # Subnormals count as zero, by their bits: the hardware flushes comparisons.
+    b = bits_of(x)
     zero = (b & 0x7FF0_0000_0000_0000) == 0
     value = jnp.where(b < 0, jnp.nan, value)
     value = jnp.where(x == jnp.inf, jnp.inf, value)
     value = jnp.where(zero, -jnp.inf, value)
     return jnp.where(x == x, value, jnp.nan)
+
+
+def log64_body(x: Array) -> Array:
+    """log on binary64: x = m * 2^k, then 2 atanh((m-1)/(m+1)) by Horner."""
+    m, k = _split(x)
+    return _log_series(x, m - 1.0, m + 1.0, k)
+
+
+def log1p64_body(y: Array) -> Array:
+    """log(1 + y) on binary64: log64's steps, but for k = 0 and 1 from y itself.
+
+    There m - 1 is y or (y - 1)/2, which 1 + y has rounded. Near 0 the result is y,
+    so that no quotient is subnormal.
+    """
+    y = pin(y)
+    x = pin(1.0 + y)
+    m, k = _split(x)
+    top = jnp.where(k == 0, y, jnp.where(k == 1, y - 1.0, m - 1.0))
+    bottom = jnp.where(k == 0, 2.0 + y, jnp.where(k == 1, 3.0 + y, m + 1.0))
+    value = _log_series(x, top, bottom, k)
+    return jnp.where(jnp.abs(y) < 2.0**-54, flush64(y), value)
 
 
 def cos_pi_body(t: Array) -> Array:
@@ -112,6 +139,7 @@ def _define(name: str, body):
 
 exp64_p = _define("exact_exp64", exp64_body)
 log64_p = _define("exact_log64", log64_body)
+log1p64_p = _define("exact_log1p64", log1p64_body)
 cos_pi_p = _define("exact_cos_pi", cos_pi_body)
 exp_p = _define("exact_exp", _one_rounding(exp64_body))
 log_p = _define("exact_log", _one_rounding(log64_body))
@@ -153,6 +181,15 @@ def log64(x: ArrayLike, *, arithmetic: Arithmetic = EXACT) -> Array:
     2^-1022 in magnitude counts as 0. Arguments and errors as for :func:`exp64`.
     """
     return _apply("log64", log64_p, jnp.log, arithmetic, "float64", x)
+
+
+def log1p64(y: ArrayLike, *, arithmetic: Arithmetic = EXACT) -> Array:
+    """Return ln(1 + y) in binary64, within 3.5 units in the last place; y near 0 too.
+
+    Rounding: SPEC, "log1p64". At -1 it is -inf, below NaN. Arguments and errors as for
+    :func:`exp64`; fast arithmetic is ``jnp.log1p``.
+    """
+    return _apply("log1p64", log1p64_p, jnp.log1p, arithmetic, "float64", y, "y")
 
 
 def cos_pi(t: ArrayLike, *, arithmetic: Arithmetic = EXACT) -> Array:

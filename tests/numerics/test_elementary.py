@@ -11,7 +11,7 @@ from tests.support import assert_bits_equal, hard_values, special_values
 mpmath = pytest.importorskip("mpmath")
 INF, NAN = np.inf, np.nan
 
-WIDE = ["exp64", "log64", "cos_pi"]
+WIDE = ["exp64", "log64", "log1p64", "cos_pi"]
 NARROW = ["exp", "log", "sigmoid", "tanh"]
 NAMES = WIDE + NARROW
 
@@ -33,6 +33,7 @@ def sample(name, n=100_000, seed=0):
         ranges = {
             "exp64": rng.uniform(-750, 750, n),
             "log64": 10 ** rng.uniform(-309, 309, n),
+            "log1p64": 10 ** rng.uniform(-309, 1, n) * rng.choice([-0.1, 1], n),
             "cos_pi": rng.uniform(-0.1, 1.1, n),
             "exp": rng.uniform(-110, 95, n),
             "log": 10 ** rng.uniform(-46, 39, n),
@@ -40,7 +41,23 @@ def sample(name, n=100_000, seed=0):
             "tanh": 10 ** rng.uniform(-10, 1.5, n) * rng.choice([-1, 1], n),
         }
         lived = ranges[name].astype(dtype)
-    around = np.array([0.5, 1, 2, -708.39, 709.78, 2.0**-12, 2**0.5, 2**-0.5], dtype)
+    around = np.array(
+        [
+            0.5,
+            1,
+            2,
+            -0.5,
+            -0.29,
+            -1,
+            0.4142,
+            -708.39,
+            709.78,
+            2.0**-12,
+            2**0.5,
+            2**-0.5,
+        ],
+        dtype,
+    )
     steps = [around]
     for direction in (-np.inf, np.inf):
         near = around
@@ -85,6 +102,7 @@ def test_the_users_x64_flag_neither_matters_nor_changes(flag):
 TRUTH = {
     "exp64": (mpmath.exp, 1.2),
     "log64": (mpmath.log, 3.0),
+    "log1p64": (mpmath.log1p, 3.5),
     "exp": (mpmath.exp, 0.501),
     "log": (mpmath.log, 0.501),
     "sigmoid": (lambda v: 1 / (1 + mpmath.exp(-v)), 0.501),
@@ -97,6 +115,7 @@ def inside(name, x):
     keep = {
         "exp64": np.abs(x) < 708,
         "log64": (x > 3e-308) & (x < INF),
+        "log1p64": (x > -1) & (x < INF) & (np.abs(x) > 3e-308),
         "exp": (x > -103) & (x < 88.7),
         "log": (x > 0) & (x < INF),
         "sigmoid": (x > -103) & (x < INF),
@@ -132,6 +151,8 @@ def test_cos_pi_is_within_4e_16_and_odd_about_the_middle():
 EDGES = {
     "exp64": [(0, 1), (-0.0, 1), (INF, INF), (-INF, 0), (NAN, NAN), (710, INF)],
     "log64": [(1, 0), (0, -INF), (-0.0, -INF), (-1, NAN), (INF, INF), (1e-310, -INF)],
+    "log1p64": [(0, 0), (-0.0, -0.0), (1, np.log(2)), (-1, -INF), (-2, NAN), (INF, INF)]
+    + [(NAN, NAN), (-INF, NAN), (1e-300, 1e-300), (1e-310, 0), (-1e-310, -0.0)],
     "cos_pi": [(0, 1), (1, -1), (-INF, 1), (INF, -1), (NAN, NAN), (-3, 1), (5, -1)],
     "exp": [(0, 1), (INF, INF), (-INF, 0), (NAN, NAN), (89, INF), (-104, 0)],
     "log": [(1, 0), (0, -INF), (-0.0, -INF), (-1, NAN), (INF, INF), (-1e-40, NAN)],
@@ -159,7 +180,7 @@ def test_subnormal_arguments_and_results_of_the_narrow_functions():
 def test_another_dtype_is_refused_by_name(name):
     good = np.dtype(dtype_of(name)).name
     other = np.float32 if good == "float64" else np.float64
-    argument = "t" if name == "cos_pi" else "x"
+    argument = {"cos_pi": "t", "log1p64": "y"}.get(name, "x")
     for bad in (other(1), np.int32(1), [1.0], True):
         with pytest.raises(TypeError, match=f"^{name}: {argument}: expected {good}"):
             getattr(numerics, name)(bad)

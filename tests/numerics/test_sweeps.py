@@ -158,6 +158,8 @@ LONG = np.finfo(np.longdouble).nmant >= 63
 WIDE = {
     "exp64": (np.exp, lambda rng: rng.uniform(-708.3, 709.7, MANY), 1.2),
     "log64": (np.log, lambda rng: np.exp(rng.uniform(-708, 709, MANY)), 3.0),
+    "log1p64": (np.log1p, lambda rng: np.exp(-rng.uniform(0, 700, MANY)), 3.5),
+    "log1p64 near 0": (np.log1p, lambda rng: rng.uniform(-0.6, 1, MANY), 3.5),
     "log64 near 1": (np.log, lambda rng: rng.uniform(0.5, 2, MANY), 3.0),
 }
 

@@ -39,6 +39,14 @@ def test_log64_is_within_2_6_ulp():
     assert largest_error(elementary.log64(x), x, mpmath.log) < 2.6
 
 
+def test_log1p64_is_within_3_5_ulp():
+    rng = np.random.default_rng(5)
+    parts = [10 ** rng.uniform(-307, 9, 1000), rng.random(1000)]
+    parts += [rng.uniform(-0.999, 0, 1000), np.exp(-rng.uniform(0, 50, 1000))]
+    y = np.concatenate(parts)
+    assert largest_error(elementary.log1p64(y), y, mpmath.log1p) < 3.5
+
+
 def test_cos_pi_is_within_4e_16():
     t = np.linspace(0, 1, 501)
     got = elementary.cos_pi(t)
@@ -110,6 +118,22 @@ def log_by_steps(x):
     return k * high + (2 * f * p + k * low)
 
 
+def log1p_by_steps(y):
+    high = struct.unpack(">d", bytes.fromhex("3FE62E42FEE00000"))[0]
+    low = struct.unpack(">d", bytes.fromhex("3DEA39EF35793C76"))[0]
+    if abs(y) < 2.0**-54:
+        return y
+    m, k = math.frexp(1 + y)
+    if m < math.sqrt(0.5):
+        m, k = 2 * m, k - 1
+    f = {0: y / (2 + y), 1: (y - 1) / (3 + y)}.get(k, (m - 1) / (m + 1))
+    s = f * f
+    p = 1 / 23
+    for n in reversed(range(11)):
+        p = p * s + 1 / (2 * n + 1)
+    return k * high + (2 * f * p + k * low)
+
+
 def cos_by_steps(t):
     y, sign = (1 - t, -1.0) if t > 0.5 else (t, 1.0)
     a = 3.14159265358979323846 * y
@@ -128,6 +152,9 @@ def test_steps_are_the_stated_ones_bit_for_bit():
     y = np.concatenate([10 ** rng.uniform(-307, 307, 1000), rng.uniform(0.4, 3, 1000)])
     want = np.array([log_by_steps(float(v)) for v in y])
     assert_bits_equal(elementary.log64(y), want)
+    y = np.concatenate([10 ** rng.uniform(-30, 5, 1000), rng.uniform(-0.99, 3, 1000)])
+    want = np.array([log1p_by_steps(float(v)) for v in y])
+    assert_bits_equal(elementary.log1p64(y), want)
     t = rng.uniform(0, 1, 500)
     want = np.array([cos_by_steps(float(v)) for v in t])
     assert_bits_equal(elementary.cos_pi(t), want)
@@ -154,6 +181,18 @@ EDGES = {
         (-INF, NAN),
         (INF, INF),
         (NAN, NAN),
+    ],
+    "log1p64": [
+        (0.0, 0.0),
+        (-0.0, -0.0),
+        (1.0, math.log(2)),
+        (-1.0, -INF),
+        (-1.5, NAN),
+        (-INF, NAN),
+        (INF, INF),
+        (NAN, NAN),
+        (5e-324, 0.0),
+        (-5e-324, -0.0),
     ],
     "cos_pi": [
         (0.0, 1.0),

@@ -263,6 +263,7 @@ def test_a_lane_product_is_a_sum_of_products():
         ("exact_exp64", jnp.exp),
         ("exact_log", jnp.log),
         ("exact_log64", jnp.log),
+        ("exact_log1p64", jnp.log1p),
         ("exact_sqrt", jnp.sqrt),
         ("exact_sigmoid", jax.nn.sigmoid),
         ("exact_tanh", jnp.tanh),
@@ -301,7 +302,8 @@ def test_a_custom_vjp_written_with_exact_operations_is_checked():
 def test_every_exact_primitive_of_the_package_has_a_meaning_here():
     tested = {"lane_matmul", "exact_cos_pi", "exact_sqrt", *MEANINGS, *REDUCTIONS}
     tested |= {
-        f"exact_{n}" for n in ("exp64", "log64", "exp", "log", "sigmoid", "tanh")
+        f"exact_{n}"
+        for n in ("exp64", "log64", "log1p64", "exp", "log", "sigmoid", "tanh")
     }
     assert set(PACKAGE) == tested
     assert set(PACKAGE) <= set(machine.known_primitives())

@@ -63,6 +63,33 @@ def log64(x: ArrayLike) -> np.ndarray:
 
 
 @np.errstate(all="ignore")
+def log1p64(y: ArrayLike) -> np.ndarray:
+    """Return the natural logarithm of 1 + y in float64, within 3.5 ulp.
+
+    1 + y, rounded, gives k. For k = 0 the fraction is y / (2 + y), for k = 1 it is
+    (y - 1) / (3 + y): no bit of y is lost. Below 2^-54 in magnitude it is y.
+    """
+    y = np.asarray(y, np.float64)
+    x = 1.0 + y
+    mantissa, exponent = np.frexp(np.where((x > 0) & (x < np.inf), x, 1.0))
+    low = mantissa * 2.0 < _SQRT2
+    k = np.where(low, exponent - 1, exponent).astype(np.float64)
+    m = np.where(low, mantissa * 2.0, mantissa)
+    f = (m - 1.0) / (m + 1.0)
+    f = np.where(k == 0, y / (2.0 + y), np.where(k == 1, (y - 1.0) / (3.0 + y), f))
+    s = f * f
+    p = np.full_like(s, 1.0 / 23.0)
+    for n in range(10, -1, -1):
+        p = p * s + 1.0 / (2 * n + 1)
+    value = k * LN2_HIGH + ((2.0 * f) * p + k * LN2_LOW)
+    value = np.where(x == 0, -np.inf, np.where(x == np.inf, np.inf, value))
+    value = np.where(x < 0, np.nan, value)
+    zero = np.copysign(0.0, y)
+    near = np.where(np.abs(y) < 2.0**-1022, zero, y)
+    return np.where(np.abs(y) < 2.0**-54, near, np.where(np.isnan(y), y, value))
+
+
+@np.errstate(all="ignore")
 def cos_pi(t: ArrayLike) -> np.ndarray:
     """Return cos(pi t) in float64 for t in [0, 1]; 1 below, -1 above."""
     t = np.asarray(t, np.float64)
