@@ -12,7 +12,7 @@ import numpy as np
 
 from onemodel_jax import numerics
 from onemodel_jax._checks import fail
-from onemodel_jax.numerics.order import Order, draw
+from onemodel_jax.numerics.trees import Order, draw
 
 Vector = np.ndarray
 

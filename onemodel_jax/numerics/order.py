@@ -1,86 +1,42 @@
 """The order in which a function adds, found from outside by numbers alone.
 
-Two of n ones are replaced by a huge value and its negative. Every term that meets
-either before the two meet is swallowed; the others survive and the result counts
-them, which gives the size of the smallest subtree that holds both (Xie et al. 2024,
-FPRev, arXiv:2411.00442). From enough pairs the whole tree follows, nodes of more than
-two children included, provided that a huge term swallows the small ones there too.
+All terms but two are a tiny unit u, those two a huge M and -M. Every u that meets
+either of them before the two meet is swallowed; the others survive and the result
+counts them, which gives the number of terms lost where the two meet (Xie et al. 2024,
+FPRev, arXiv:2411.00442). From enough pairs the whole tree follows.
+
+What can be told apart, and what cannot (SPEC, "Revealed orders"):
+
+- Whatever the width of an accumulator, its order shows as long as it is too narrow to
+  hold M and u at once: M / u is 2^187 for float32 terms, 2^1523 for float64.
+- An addition of several terms at once is one node. Either it swallows the others
+  (terms aligned to the largest and cut), or it loses none (an exact or very wide
+  accumulator, ``math.fsum``). Both mean: no order among these children is visible.
+  So a sum that sorts its terms by size first is one node too.
+- The two operands of one addition, and so the mirror images of a tree.
+- How many bits each addition keeps is not probed. The tree found is evaluated with
+  binary32, then with binary64 additions, and ``accumulator`` says which of them gave
+  the function's bits on random terms. None: neither did. The tree then says only
+  which terms meet where: accumulators of other or mixed widths, compensated sums,
+  terms cut in a wide node. The last addition of all shows its result's width only.
+- Whether products are fused: :func:`reveal_fusion`.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+import math
+import random
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
 from onemodel_jax._checks import check_option, fail
+from onemodel_jax.numerics.trees import Order, Tree, postorder
 
-#: A term's index, or the children of an addition in order of their first index.
-Tree = Any
-
-#: Swallows 2^24 ones in binary32 and in binary64 alike, and does not overflow.
-_HUGE = 2.0**100
-
-
-@dataclass(frozen=True)
-class Order:
-    """The order of a sum of ``size`` terms.
-
-    Attributes:
-      tree: an index, or a tuple of the trees that one addition joins.
-      size: number of terms.
-    """
-
-    tree: Tree
-    size: int
-
-    def __str__(self) -> str:
-        return "\n".join(_lines(self.tree))
-
-    def evaluate(self, x: np.ndarray) -> np.floating:
-        """Add x (size,) in this order in x's dtype, wide nodes from the left."""
-        values: list[Any] = []
-        with np.errstate(all="ignore"):
-            for node in _postorder(self.tree):
-                if isinstance(node, tuple):
-                    parts = values[len(values) - len(node) :]
-                    del values[len(values) - len(node) :]
-                    values.append(_fold(parts))
-                else:
-                    values.append(x[node])
-        return values[0]
-
-    def depth(self) -> int:
-        """Return the largest number of additions that one term goes through."""
-        return max(level for _, level in _walk(self.tree))
-
-
-def _fold(parts: Sequence[Any]) -> Any:
-    total = parts[0]
-    for part in parts[1:]:
-        total = total + part
-    return total
-
-
-def _walk(tree: Tree) -> Iterator[tuple[Tree, int]]:
-    """Yield (node, depth), parents first; trees may be thousands deep."""
-    stack = [(tree, 0)]
-    while stack:
-        node, level = stack.pop()
-        yield node, level
-        if isinstance(node, tuple):
-            stack.extend((child, level + 1) for child in reversed(node))
-
-
-def _postorder(tree: Tree) -> list[Tree]:
-    """Return the nodes, children first, left to right."""
-    out, stack = [], [tree]
-    while stack:
-        node = stack.pop()
-        out.append(node)
-        if isinstance(node, tuple):
-            stack.extend(node)
-    return out[::-1]
+#: Exponents of u and of M. Far from the subnormals, which hardware may flush.
+_SCALES = {"float32": (-60, 127), "float64": (-500, 1023)}
+#: Random pairs that are asked again of the finished tree, and random sums.
+_PAIRS, _SUMS = 64, 18
 
 
 def reveal_order(
@@ -89,8 +45,14 @@ def reveal_order(
     """Return the order in which ``sum_fn`` adds n terms, by probing alone.
 
     A dot product, or one entry of a matrix product, is revealed through its sum:
-    ``reveal_order(lambda x: dot(x, ones), n)``. Calls sum_fn n - 1 times for a chain,
-    about n log2 n times for a balanced tree, n^2 / 2 times at worst.
+    ``reveal_order(lambda x: dot(x, ones), n)``. What is indistinguishable: see the
+    module. The finished tree is checked by pairs not asked before and by random sums;
+    any contradiction is an error, never a tree.
+
+    Cost in calls of sum_fn: n - 1 for a chain from the first term on; at most about
+    2 n ln n expected for any tree of two-term additions, n log2 n for a balanced one;
+    k^2 / 2 more for a node of k terms at once (n^2 / 2 for ``math.fsum``); about 100
+    for the checks. Each costs O(n) besides.
 
     Args:
       sum_fn: maps (n,) of ``dtype`` to its sum, a scalar; any function that adds each
@@ -99,8 +61,9 @@ def reveal_order(
       dtype: "float32" or "float64".
 
     Raises:
-      ValueError: n is out of range, or sum_fn is no sum of one fixed tree (terms are
-        missing or weighted, or nothing is swallowed because sums are exact).
+      ValueError: n is out of range; sum_fn raises, returns no scalar or another result
+        the second time; or it is no sum of one fixed tree (terms are missing or
+        weighted, or its answers contradict each other).
 
     Example:
       >>> print(reveal_order(lambda x: (x[0] + x[1]) + (x[2] + x[3]), 4))
@@ -108,55 +71,246 @@ def reveal_order(
       |-- 0 + 1
       `-- 2 + 3
     """
-    check_option("reveal_order", "dtype", dtype, ("float32", "float64"))
+    check_option("reveal_order", "dtype", dtype, tuple(_SCALES))
     if not 1 <= n <= 1 << 24:
         fail(ValueError, "reveal_order", "n", "1 to 2^24", n)
+    black_box = _caller(sum_fn)
+    terms, sums = _random_sums(black_box, n, dtype)
+    common, keeps = _questions(black_box, n, dtype)
+    tree = _grow(n, common, keeps)
+    _ask_again(tree, n, common)
+    return _with_accumulator(_freeze(tree, n), terms, sums)
+
+
+def _no_sum(got: str, expected: str = "a sum of its terms") -> NoReturn:
+    fail(ValueError, "reveal_order", "sum_fn", expected, got)
+
+
+def _caller(sum_fn: Callable[[np.ndarray], Any]) -> Callable[[np.ndarray], np.ndarray]:
+    """Return sum_fn with a () result for certain; it gets its own copy of x."""
+
+    def call(x: np.ndarray) -> np.ndarray:
+        expected = f"a function of {x.dtype}[{x.size}] to a number"
+        try:
+            value = np.asarray(sum_fn(x.copy()))
+            if value.shape == ():
+                float(value)
+        except Exception as error:
+            text = (str(error).splitlines() or [""])[0]
+            got = f"{type(error).__name__}: {text}"
+            raise ValueError(
+                f"reveal_order: sum_fn: expected {expected}, got {got}"
+            ) from error
+        if value.shape != ():
+            shape = ",".join(map(str, value.shape))
+            _no_sum(f"{value.dtype}[{shape}]", expected)
+        return value
+
+    return call
+
+
+def _random_terms(n: int, dtype: str) -> np.ndarray:
+    """Return terms (S, n): alike, of all sizes, and of all sizes that cancel.
+
+    What is left where terms cancel are rounding errors: they tell accumulators apart.
+    """
+    rng, half = np.random.default_rng(0), n // 2
+    x = rng.standard_normal((_SUMS, n)).astype(dtype)
+    wide = 2.0 ** rng.integers(-40, 40, x.shape)
+    x[1::3] *= wide[1::3]
+    x[2::3] *= wide[2::3]
+    x[2::3, half : 2 * half] = -x[2::3, :half]
+    x[2::3] = rng.permuted(x[2::3], axis=1)
+    return x
+
+
+def _random_sums(
+    call: Callable[[np.ndarray], np.ndarray], n: int, dtype: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return random terms (S, n) and their sums (S,).
+
+    Raises:
+      ValueError: a result is no sum at all, or not the same twice.
+    """
     ones = np.ones(n, dtype)
-    if float(sum_fn(ones)) != n:
-        got = f"{float(sum_fn(ones))!r} for {n} ones"
-        fail(ValueError, "reveal_order", "sum_fn", "a sum of its terms", got)
+    if float(call(ones)) != n:
+        _no_sum(f"{float(call(ones))!r} for {n} ones")
+    x, sums = _random_terms(n, dtype), []
+    for row in x:
+        first, second = call(row), call(row)
+        if first.tobytes() != second.tobytes():
+            got = f"{float(first)!r}, then {float(second)!r} for the same terms"
+            _no_sum(got, "the same result every time")
+        want, size = math.fsum(row.tolist()), math.fsum(abs(row).tolist())
+        if not abs(float(first) - want) <= size / 4:
+            _no_sum(f"{float(first)!r} for terms that add up to {want!r}")
+        sums.append(first)
+    return x, np.stack(sums)
+
+
+def _questions(
+    call: Callable[[np.ndarray], np.ndarray], n: int, dtype: str
+) -> tuple[Callable[[int, int], int], Callable[[int, int, int], bool]]:
+    """Return ``common(i, j)`` and ``keeps(i, j, k)``.
+
+    common: how many terms, i and j among them, are lost where i and j meet.
+    keeps: whether term k is none of them.
+    """
+    small, huge = (2.0**e for e in _SCALES[dtype])
+    units = np.full(n, small, dtype)
+    total = call(units)
+    if float(total) != n * small:
+        _no_sum(f"{total.dtype} {float(total)!r} for {n} terms of {small!r}")
+
+    def ask(x: np.ndarray, i: int, j: int, most: int) -> int:
+        x[i], x[j] = huge, -huge
+        survivors = float(call(x)) / small
+        if not (survivors.is_integer() and 0 <= survivors <= most):
+            got = f"{survivors * small!r} where terms {i} and {j} are {huge!r} and "
+            got += f"its negative, and {most} others {small!r}"
+            _no_sum(got, "one fixed tree")
+        return int(survivors)
 
     def common(i: int, j: int) -> int:
-        """Return the number of terms below the addition where i and j meet."""
-        probe = ones.copy()
-        probe[i], probe[j] = _HUGE, -_HUGE
-        survivors = float(sum_fn(probe))
-        if not (survivors.is_integer() and 0 <= survivors <= n - 2):
-            got = f"{survivors!r} survivors of terms {i} and {j}"
-            fail(ValueError, "reveal_order", "sum_fn", "one fixed tree", got)
-        return n - int(survivors)
+        return n - ask(units.copy(), i, j, n - 2)
 
-    return Order(_build(list(range(n)), common), n)
+    def keeps(i: int, j: int, k: int) -> bool:
+        x = np.zeros(n, dtype)
+        x[k] = small
+        return ask(x, i, j, 1) == 1
+
+    return common, keeps
 
 
-def _build(terms: list[int], common: Callable[[int, int], int]) -> Tree:
-    """Return the tree over ``terms``, ascending indices that form one subtree."""
-    first, rest = terms[0], terms[1:]
-    met: dict[int, list[int]] = {}
-    for term in rest:
-        met.setdefault(common(first, term), []).append(term)
-    tree, below = first, 1
-    for size, group in sorted(met.items()):
-        if size != below + len(group):
-            got = f"{below + len(group)} terms in a subtree of {size}"
-            fail(ValueError, "reveal_order", "sum_fn", "one fixed tree", got)
-        tree = (tree, *_children(group, size, common))
-        below = size
+class _Tree(NamedTuple):
+    """A tree while it is found: terms are 0 to n - 1, additions the numbers from n on.
+
+    Attributes:
+      children: of each addition, unordered.
+      lossless: additions where M and -M leave the other children as they are.
+    """
+
+    children: dict[int, list[int]]
+    lossless: set[int]
+
+    def join(self, child: int, n: int) -> int:
+        """Return a new addition of one child so far."""
+        key = n + len(self.children)
+        self.children[key] = [child]
+        return key
+
+
+def _grow(
+    n: int,
+    common: Callable[[int, int], int],
+    keeps: Callable[[int, int, int], bool],
+) -> _Tree:
+    """Return the tree over n terms; addition n is the root above its top.
+
+    A pivot is compared with all terms of a subtree. That gives the path from the
+    pivot to the top of the subtree and, as groups, what hangs on it; they come next.
+    """
+    tree, rng = _Tree({n: []}, set()), random.Random(0)
+    # Terms; the addition they belong to; what terms of different children of it lose
+    # together; the size of each child, if known; whether the last pivot told little.
+    work: list[Any] = [(list(range(n)), n, None, None, False)]
+    while work:
+        terms, parent, apart, part, poor = work.pop()
+        pivot = rng.choice(terms) if poor else terms[0]
+        met: dict[int, list[int]] = defaultdict(list)
+        for term in terms:
+            if term != pivot:
+                met[common(pivot, term)].append(term)
+        rest = met.pop(apart, [])
+        if rest:
+            work.append((rest, parent, apart, part, True))
+        if part not in (None, len(terms) - len(rest)):
+            _contradiction(pivot, part, len(terms) - len(rest))
+        top = previous = pivot
+        below = start = 1  # terms below the top, and below its child with the pivot
+        for size, group in sorted(met.items()):
+            apart, part = size, None
+            if size == below + len(group):
+                top, start = tree.join(top, n), below
+            else:
+                # Not all below was lost: siblings in an addition that loses nothing.
+                if top == pivot or not keeps(pivot, group[0], previous):
+                    top, start = tree.join(top, n), below
+                tree.lossless.add(top)
+                part = size - start
+                if part < 1 or len(group) % part:
+                    _contradiction(pivot, size, below + len(group))
+                apart = 2 * part
+            below, previous = below + len(group), group[0]
+            work.append((group, top, apart, part, 2 * len(group) > len(terms)))
+        tree.children[parent].append(top)
     return tree
 
 
-def _children(
-    group: list[int], size: int, common: Callable[[int, int], int]
-) -> list[Tree]:
-    """Split ``group``, joined by one addition of ``size`` terms, into its children."""
-    children = []
-    while group:
-        first = group[0]
-        inside = [first, *(t for t in group[1:] if common(first, t) < size)]
-        children.append(_build(inside, common) if len(inside) > 1 else first)
-        taken = set(inside)
-        group = [t for t in group if t not in taken]
-    return children
+def _contradiction(pivot: int, want: int, got: int) -> NoReturn:
+    text = f"term {pivot} in a subtree of {want} terms by one answer, {got} by others"
+    _no_sum(text, "one fixed tree")
+
+
+def _top_down(tree: _Tree, n: int) -> list[int]:
+    """Return all terms and additions, parents first."""
+    out, stack = [], list(tree.children[n])
+    while stack:
+        out.append(stack.pop())
+        stack.extend(tree.children.get(out[-1], ()))
+    return out
+
+
+def _ask_again(tree: _Tree, n: int, common: Callable[[int, int], int]) -> None:
+    """Compare the tree with random pairs.
+
+    Raises:
+      ValueError: an answer is not that of the tree.
+    """
+    above = {child: key for key, below in tree.children.items() for child in below}
+    size: dict[int, int] = {}
+    for key in reversed(_top_down(tree, n)):
+        size[key] = sum(size[child] for child in tree.children.get(key, ())) or 1
+    rng = random.Random(1)
+    for _ in range(_PAIRS if n > 1 else 0):
+        i, j = left, right = rng.sample(range(n), 2)
+        path = {}
+        while left != n:
+            path[above[left]] = left
+            left = above[left]
+        while above[right] not in path:
+            right = above[right]
+        node = above[right]
+        lossless = node in tree.lossless
+        want = size[path[node]] + size[right] if lossless else size[node]
+        if common(i, j) != want:
+            got = f"{common(i, j)} terms lost where {i} and {j} meet, {want} by others"
+            _no_sum(got, "one fixed tree")
+
+
+def _freeze(tree: _Tree, n: int) -> Tree:
+    """Return the tree as tuples, children in order of their first term."""
+    done: dict[int, tuple[int, Tree]] = {}
+    for key in reversed(_top_down(tree, n)):
+        if key < n:
+            done[key] = (key, key)
+            continue
+        parts = sorted((done.pop(c) for c in tree.children[key]), key=lambda p: p[0])
+        done[key] = (parts[0][0], tuple(part for _, part in parts))
+    ((_, frozen),) = done.values()
+    return frozen
+
+
+def _with_accumulator(tree: Tree, terms: np.ndarray, sums: np.ndarray) -> Order:
+    """Return the order with the narrowest accumulator that gives all the sums."""
+    size, result = terms.shape[1], str(sums.dtype)
+    for dtype in dict.fromkeys((str(terms.dtype), "float64")):
+        order = Order(tree, size, dtype, result)
+        if order.evaluate(terms).tobytes() == sums.tobytes():
+            return order
+    if size == 1:
+        _no_sum(f"{float(sums[0])!r} for the one term {float(terms[0, 0])!r}")
+    return Order(tree, size, None, result)
 
 
 def reveal_fusion(
@@ -178,95 +332,18 @@ def reveal_fusion(
     a = np.float32(1 + 2.0**-12)
     rounded = a * a  # 1 + 2^-11; the exact product has 2^-24 more
     fused = [False] * order.size
-    for node, _ in _walk(order.tree):
+    firsts: list[int] = []
+    for node in postorder(order.tree):
         if not isinstance(node, tuple):
+            firsts.append(node)
             continue
-        for child in node:
-            if isinstance(child, tuple):
-                continue
-            other = next(_first_term(c) for c in node if c is not child)
-            x, y = np.zeros((2, order.size), np.float32)
-            x[child], y[child], x[other], y[other] = a, a, -rounded, 1
-            fused[child] = float(dot_fn(x, y)) != 0
+        below = firsts[len(firsts) - len(node) :]
+        del firsts[len(firsts) - len(node) :]
+        firsts.append(below[0])
+        for k, child in enumerate(node):
+            if not isinstance(child, tuple):
+                other = below[1] if k == 0 else below[0]
+                x, y = np.zeros((2, order.size), np.float32)
+                x[child], y[child], x[other], y[other] = a, a, -rounded, 1
+                fused[child] = float(dot_fn(x, y)) != 0
     return fused
-
-
-def _first_term(tree: Tree) -> int:
-    while isinstance(tree, tuple):
-        tree = tree[0]
-    return tree
-
-
-def _chain(tree: Tree) -> tuple[Tree, list[int]]:
-    """Return (core, terms added to it one by one); the core may be one term."""
-    links: list[int] = []
-    while isinstance(tree, tuple) and len(tree) == 2:
-        left, right = tree
-        if isinstance(right, int):
-            links.append(right)
-            tree = left
-        elif isinstance(left, int):
-            links.append(left)
-            tree = right
-        else:
-            break
-    return tree, links[::-1]
-
-
-def _lines(tree: Tree) -> list[str]:
-    """Return the text of a tree; a chain of single terms takes one line."""
-    core, links = _chain(tree)
-    if not isinstance(core, tuple):
-        return [" + ".join(str(t) for t in (core, *links))]
-    children: list[list[str]] = [_lines(child) for child in core]
-    head = "+" if len(core) == 2 else f"+ ({len(core)} at once)"
-    if links:
-        head += ", then + " + " + ".join(str(t) for t in links)
-    lines = [head]
-    for child in children[:-1]:
-        lines.append("|-- " + child[0])
-        lines.extend("|   " + line for line in child[1:])
-    lines.append("`-- " + children[-1][0])
-    lines.extend("    " + line for line in children[-1][1:])
-    return lines
-
-
-def draw(order: Order, axes: Any = None) -> Any:
-    """Draw the tree with matplotlib: terms below, the final sum on top.
-
-    Args:
-      order: from :func:`reveal_order`.
-      axes: matplotlib axes; default: new ones.
-
-    Returns:
-      The axes.
-
-    Raises:
-      ImportError: matplotlib, an optional extra, is not installed.
-    """
-    if axes is None:
-        from matplotlib import pyplot
-
-        axes = pyplot.figure(figsize=(max(4.0, order.size / 6), 4)).add_subplot()
-    places = {term: float(k) for k, term in enumerate(_terms(order.tree))}
-    stack: list[tuple[float, int]] = []
-    for node in _postorder(order.tree):
-        if not isinstance(node, tuple):
-            stack.append((places[node], 0))
-            continue
-        below = stack[len(stack) - len(node) :]
-        del stack[len(stack) - len(node) :]
-        x = sum(p[0] for p in below) / len(below)
-        top = (x, 1 + max(p[1] for p in below))
-        for point in below:
-            axes.plot([point[0], x], [point[1], top[1]], color="0.4", linewidth=0.8)
-        axes.plot([x], [top[1]], "o", color="C0", markersize=3)
-        stack.append(top)
-    axes.set_xticks(list(places.values()), [str(t) for t in places], fontsize=6)
-    axes.set_xlabel("term")
-    axes.set_ylabel("additions")
-    return axes
-
-
-def _terms(tree: Tree) -> list[int]:
-    return [node for node, _ in _walk(tree) if not isinstance(node, tuple)]
