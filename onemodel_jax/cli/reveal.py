@@ -1,10 +1,10 @@
 """``onemodel reveal``: the order in which a function sums, found by probing."""
 
 import argparse
-import importlib
-import sys
+import inspect
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,33 +12,33 @@ import numpy as np
 
 from onemodel_jax import numerics
 from onemodel_jax._checks import fail
-from onemodel_jax.numerics.trees import Order, draw
+from onemodel_jax.cli.target import find
+from onemodel_jax.numerics.order import Order
+from onemodel_jax.numerics.trees import draw
 
-Vector = np.ndarray
-
-
-def _dots() -> dict[str, Callable[[Vector, Vector], Any]]:
-    """Return the dot products that the command knows by name."""
-    return {
-        "onemodel.dot": jax.jit(lambda x, y: numerics.dot(x, y)),
-        "jnp.dot": jax.jit(lambda x, y: jnp.dot(x, y)),
-    }
+DOTS: dict[str, Callable[..., Any]] = {"onemodel.dot": numerics.dot, "jnp.dot": jnp.dot}
+SUMS: dict[str, Callable[..., Any]] = {"jnp.sum": jnp.sum, "np.sum": np.sum}
+KNOWN = ", ".join([*DOTS, *SUMS])
 
 
-def _sums() -> dict[str, Callable[[Vector], Any]]:
-    """Return the sums that the command knows by name."""
-    return {"jnp.sum": jax.jit(lambda x: jnp.sum(x)), "np.sum": np.sum}
+class Probed(NamedTuple):
+    """A function by name: a sum of one vector, or a dot product of two."""
+
+    name: str
+    function: Callable[..., Any]
+    is_dot: bool
 
 
 def add_parser(commands: Any) -> None:
     """Add the subcommand."""
-    names = ", ".join([*_dots(), *_sums()])
     parser = commands.add_parser(
         "reveal",
         help="show the order in which a function sums",
         description=(
-            "Find the summation tree of a black box by numerical probing and print it. "
-            f"Known names: {names}; or module:function of one float32 vector."
+            "Find the summation tree of a black box by numerical probing and print "
+            f"it. Known names: {KNOWN}; or module:function, a function of one float32 "
+            "vector (its sum) or of two (their dot product); modules of the current "
+            "directory are found."
         ),
     )
     parser.add_argument(
@@ -51,10 +51,17 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print each tree; draw them side by side if asked."""
-    names = args.names or ["onemodel.dot", "jnp.sum"]
-    orders = [(name, _reveal(name, args.n)) for name in names]
-    for name, order in orders:
-        print(f"{name}, {args.n} terms, depth {order.depth()}{_fusion(name, order)}")
+    if not 1 <= args.n <= 1 << 24:
+        fail(ValueError, "reveal", "-n", "1 to 2^24", args.n)
+    if args.draw:
+        _check_drawing(args.draw)
+    probed = [_resolve(name) for name in args.names or ["onemodel.dot", "jnp.sum"]]
+    orders = []
+    for function in probed:
+        order = _reveal(function, args.n)
+        orders.append((function.name, order))
+        facts = [f"{args.n} terms", f"depth {order.depth()}", *_rounding(order)]
+        print(", ".join([function.name, *facts, *_fusion(function, order)]))
         print(order)
         print()
     if args.draw:
@@ -63,56 +70,81 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _reveal(name: str, n: int) -> Order:
-    ones = np.ones(n, np.float32) if n > 0 else np.ones(0, np.float32)
-    dots = _dots()
-    if name in dots:
-        return numerics.reveal_order(lambda x: dots[name](x, ones), n)
-    known = _sums().get(name)
-    if known is not None:
-        return numerics.reveal_order(known, n)
-    function = _import(name)
+def _resolve(name: str) -> Probed:
+    if name in DOTS:
+        return Probed(name, jax.jit(lambda x, y: DOTS[name](x, y)), True)
+    if name in SUMS:
+        function = SUMS[name]
+        return Probed(name, jax.jit(function) if name == "jnp.sum" else function, False)
+    if ":" not in name:
+        fail(ValueError, "reveal", "name", f"{KNOWN} or module:function", repr(name))
+    _, function = find("reveal", name)
+    return Probed(name, function, _takes_two(function))
+
+
+def _takes_two(function: Callable[..., Any]) -> bool:
+    """Return True if the function has two arguments without a default."""
     try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # not known of every builtin
+        return False
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return sum(p.default is p.empty and p.kind in kinds for p in parameters) == 2
+
+
+def _reveal(probed: Probed, n: int) -> Order:
+    ones = np.ones(n, np.float32)
+    function = probed.function
+    try:
+        if probed.is_dot:
+            return numerics.reveal_order(lambda x: function(x, ones), n)
         return numerics.reveal_order(function, n)
-    except (LookupError, RuntimeError, ArithmeticError) as error:
-        fail(ValueError, "reveal", name, f"a sum of {n} numbers", repr(error))
+    except ValueError as error:
+        text = str(error).removeprefix("reveal_order: sum_fn: ")
+        raise ValueError(f"reveal: {probed.name}: {text}") from error
 
 
-def _fusion(name: str, order: Order) -> str:
-    dots = _dots()
-    if name not in dots or order.size < 2:
-        return ""
-    fused = sum(numerics.reveal_fusion(dots[name], order))
-    return f", {fused} products fused into their addition"
+def _rounding(order: Order) -> list[str]:
+    """Say what the sums are rounded to, as far as it is known."""
+    if order.size == 1:
+        return []
+    if order.accumulator is None:
+        return ["rounded in a way that neither float32 nor float64 additions explain"]
+    if order.accumulator == order.result:
+        return [f"every sum rounded to {order.accumulator}"]
+    return [f"every sum rounded to {order.accumulator}, the last to {order.result}"]
 
 
-def _import(name: str) -> Callable[[Vector], Any]:
-    module, _, function = name.partition(":")
-    if not function:
-        known = ", ".join([*_dots(), *_sums()])
-        fail(ValueError, "reveal", "name", f"{known} or module:function", name)
-    sys.path.insert(0, "")
+def _fusion(probed: Probed, order: Order) -> list[str]:
+    if not probed.is_dot or order.size < 2:
+        return []
+    fused = sum(numerics.reveal_fusion(probed.function, order))
+    return [f"{fused} products fused into their addition"]
+
+
+def _check_drawing(path: str) -> None:
+    """Refuse what cannot be drawn before the work."""
     try:
-        found: Any = importlib.import_module(module)
-    except SyntaxError as error:
-        fail(ValueError, "reveal", "name", "a module of Python", error)
-    for part in function.split("."):
-        if not hasattr(found, part):
-            fail(ValueError, "reveal", "name", f"a function of {module}", function)
-        found = getattr(found, part)
-    return found
-
-
-def _draw(orders: list[tuple[str, Order]], path: str) -> None:
-    try:
-        import matplotlib
-
-        matplotlib.use("Agg")
-        from matplotlib import pyplot
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
     except ImportError:
         raise ImportError(
             "reveal: --draw: expected matplotlib, install onemodel-jax[plot]"
         ) from None
+    folder = Path(path).parent
+    if not folder.is_dir():
+        fail(ValueError, "reveal", "--draw", "a file in a folder that exists", path)
+    kinds = FigureCanvasAgg.get_supported_filetypes()
+    if Path(path).suffix.removeprefix(".").lower() not in (*kinds, ""):
+        expected = f"a name that ends in one of {', '.join(sorted(kinds))}"
+        fail(ValueError, "reveal", "--draw", expected, path)
+
+
+def _draw(orders: list[tuple[str, Order]], path: str) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
     figure, axes = pyplot.subplots(
         1, len(orders), figsize=(6 * len(orders), 4), squeeze=False
     )

@@ -4,15 +4,13 @@ Examples come from ``VJP_EXAMPLES`` beside the function or from shapes on the co
 line; only shapes and dtypes of floating leaves matter (SPEC, "Lifting").
 """
 
-import importlib
-import os
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax.numpy as jnp
 
 from onemodel_jax._checks import describe, fail
+from onemodel_jax.cli.target import find
 from onemodel_jax.reference.exact.check import check_vjp
 
 NAME = "verify --vjp"
@@ -50,7 +48,7 @@ def run(
       ValueError: no such function, no examples, shapes or options that mean nothing.
       TypeError: not a function, or one that uses what has no exact meaning.
     """
-    module, function = _find(target)
+    module, function = find(NAME, target)
     name = target.partition(":")[2]
     examples = (
         _examples(module, function, name) if shapes is None else parse_shapes(shapes)
@@ -68,35 +66,6 @@ def run(
     )
     print(report)
     return 0 if report.ok else 1
-
-
-def _find(target: str) -> tuple[Any, Callable[..., Any]]:
-    """Import the module and return it with the function."""
-    path, colon, name = target.partition(":")
-    if not (path and colon and name):
-        fail(ValueError, NAME, "target", "module:function", repr(target))
-    found: Any = _import(path)
-    module = found
-    for part in name.split("."):
-        if not hasattr(found, part):
-            fail(ValueError, NAME, "function", f"a name in {path}", repr(name))
-        found = getattr(found, part)
-    if not callable(found):
-        fail(TypeError, NAME, "function", "a function", describe(found))
-    return module, found
-
-
-def _import(path: str) -> Any:
-    here = os.getcwd()
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        return importlib.import_module(path)
-    except ModuleNotFoundError as error:
-        # A module that exists but lacks a dependency says so itself.
-        if error.name is None or not f"{path}.".startswith(f"{error.name}."):
-            raise
-        fail(ImportError, NAME, "module", "a module that can be imported", repr(path))
 
 
 def _examples(module: Any, function: Any, name: str) -> tuple[Any, ...]:

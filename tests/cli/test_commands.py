@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import sys
 
 import jax.numpy as jnp
 import numpy as np
@@ -165,21 +166,96 @@ def test_resume_refuses_other_lines(checkpoint, tmp_path, capsys):
 def test_reveal_prints_the_halving_tree(capsys):
     assert main(["reveal", "onemodel.dot", "-n", "16"]) == 0
     out = capsys.readouterr().out
-    assert "16 terms, depth 4" in out and "0 + 8" in out and "7 + 15" in out
+    assert "16 terms, depth 4, every sum rounded to float32, 0 products fused" in out
+    assert "0 + 8" in out and "7 + 15" in out
 
 
-def test_reveal_takes_a_function_of_the_users(tmp_path, monkeypatch, capsys):
-    (tmp_path / "my_sums.py").write_text(
-        "import numpy as np\n"
-        "def backwards(x):\n"
-        "    total = np.float32(0)\n"
-        "    for v in x[::-1]:\n"
-        "        total += v\n"
-        "    return total\n"
-    )
+SUMS = """
+import numpy as np
+
+def backwards(x):
+    total = np.float32(0)
+    for v in x[::-1]:
+        total += v
+    return total
+
+def dot(x, y):
+    return np.float32(sum(x.astype(float) * y.astype(float)))
+
+def largest(x):
+    return np.sum(np.sort(x))
+
+def mean(x):
+    return np.mean(x)
+
+def short(x):
+    return x[9]
+
+def three(x, y, z):
+    return 0
+
+number = 3
+"""
+
+
+@pytest.fixture
+def sums(tmp_path, monkeypatch):
+    """Modules of the user's in the current directory."""
+    (tmp_path / "my_sums.py").write_text(SUMS)
+    (tmp_path / "broken.py").write_text("1 / 0\n")
     monkeypatch.chdir(tmp_path)
-    assert main(["reveal", "my_sums:backwards", "-n", "5"]) == 0
-    assert "5 terms, depth 4" in capsys.readouterr().out
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield
+    sys.modules.pop("my_sums", None)
+
+
+def test_reveal_takes_functions_of_the_users(sums, capsys):
+    command = ["reveal", "my_sums:backwards", "my_sums:dot", "my_sums:largest"]
+    assert main([*command, "-n", "5"]) == 0
+    blocks = capsys.readouterr().out.strip().split("\n\n")
+    assert blocks[:2] == [
+        "my_sums:backwards, 5 terms, depth 4, every sum rounded to float32\n"
+        "3 + 4 + 2 + 1 + 0",
+        "my_sums:dot, 5 terms, depth 4, every sum rounded to float64, the last to "
+        "float32, 5 products fused into their addition\n0 + 1 + 2 + 3 + 4",
+    ]
+    assert "rounded in a way that neither" in blocks[2] and "(5 at once)" in blocks[2]
+
+
+REVEAL_ERRORS = {
+    "my_sums:mean": "my_sums:mean: expected a sum of its terms, got 1.0 for 4 ones",
+    "my_sums:short": "my_sums:short: expected a function of float32[4] to a number, "
+    "got IndexError: ",
+    "my_sums:three": "TypeError: three() missing 2 required",
+    "my_sums:number": "function: expected a function, got int",
+    "my_sums:backward": "a name in my_sums (backwards?), got 'backward'",
+    "my_sums.py:dot": "expected module:function, got 'my_sums.py:dot' (name the",
+    "my_sums": "jnp.sum, np.sum or module:function, got 'my_sums'",
+    "no_such:f": "expected a module that can be imported, got 'no_such'",
+    "broken:f": "got 'broken', which raises ZeroDivisionError: division by zero",
+    "./my_sums:dot": "expected module:function, got './my_sums:dot'",
+    "-n 0": "-n: expected 1 to 2^24, got 0",
+    "--draw nowhere/x.png": "--draw: expected a file in a folder that exists",
+    "--draw x.abc": "--draw: expected a name that ends in one of",
+}
+
+
+@pytest.mark.parametrize("options", REVEAL_ERRORS)
+def test_reveal_refuses_in_one_line(options, sums, capsys):
+    if options.startswith("--draw"):
+        pytest.importorskip("matplotlib")
+    assert main(["reveal", "-n", "4", *options.split()]) == 2
+    out, error = capsys.readouterr()
+    assert error.count("\n") == 1 and error.startswith("onemodel reveal: reveal: ")
+    assert REVEAL_ERRORS[options] in error and not out
+
+
+def test_reveal_draws(tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "trees.png"
+    assert main(["reveal", "np.sum", "-n", "9", "--draw", str(path)]) == 0
+    assert path.read_bytes().startswith(b"\x89PNG")
+    assert f"drew {path}" in capsys.readouterr().out
 
 
 def test_verify_arithmetic_holds_and_shows_the_hazards(capsys):
