@@ -1,7 +1,6 @@
 """CTC: bits of loss and gradient, hand-worked cases, edges, padding, errors."""
 
 import functools
-import math
 
 import jax
 import jax.numpy as jnp
@@ -11,11 +10,10 @@ import pytest
 from onemodel_jax.losses import ctc_loss
 from onemodel_jax.reference.float64.ctc import ctc as truth
 from onemodel_jax.reference.lanes.ctc import ctc_loss_and_grad
+from tests.losses.ctc_cases import WORKED
 from tests.support import assert_bits_equal, run_python
 
 pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered in cast")
-LN2, LN3 = math.log(2), math.log(3)
-THIRD = 1 / 3
 
 
 def loss_and_grad(logits, labels, lengths, label_lengths, ct, reduction="none"):
@@ -135,47 +133,6 @@ def test_a_line_with_nan_spoils_no_other():
     assert_bits_equal(grad, want_grad, "gradient")
     assert np.flatnonzero(np.isnan(loss)).tolist() == [6, 8]
     assert np.isfinite(grad[10]).all()
-
-
-UNIFORM = np.zeros((4, 3))
-# name: logits, labels, loss, gradient (None: exactly zero)
-WORKED = {
-    "empty target": (
-        [[0, LN2, LN3], [0, 0, 0]],
-        [],
-        math.log(18),
-        [[-5 / 6, THIRD, 0.5], [-2 / 3, THIRD, THIRD]],
-    ),
-    "two labels in two steps": (
-        [[0, LN2, LN3], [0, 0, 0]],
-        [1, 2],
-        2 * LN3,
-        [[1 / 6, -2 / 3, 0.5], [THIRD, THIRD, -2 / 3]],
-    ),
-    "a repeat needs a blank": (UNIFORM[:2], [1, 1], math.inf, None),
-    "a repeat that fits": (
-        UNIFORM[:3],
-        [1, 1],
-        3 * LN3,
-        [[THIRD, -2 / 3, THIRD], [-2 / 3, THIRD, THIRD], [THIRD, -2 / 3, THIRD]],
-    ),
-    "a repeat and one more do not fit": (UNIFORM[:3], [1, 1, 2], math.inf, None),
-    "a repeat and one more fit": (
-        UNIFORM,
-        [1, 1, 2],
-        4 * LN3,
-        [[THIRD, -2 / 3, THIRD], [-2 / 3, THIRD, THIRD]]
-        + [[THIRD, -2 / 3, THIRD], [THIRD, THIRD, -2 / 3]],
-    ),
-    "the gradient is that of logits": (
-        [[0, LN3, -np.inf]],
-        [1],
-        math.log(4 / 3),
-        [[0.25, -0.25, 0]],
-    ),
-    "no step, no label": (UNIFORM[:0], [], 0.0, None),
-    "no step, a label": (UNIFORM[:0], [1], math.inf, None),
-}
 
 
 @functools.cache

@@ -1,6 +1,4 @@
-"""CTC: hand-worked cases, every path enumerated, and the edges."""
-
-import math
+"""CTC: hand-worked lines, every path enumerated, and the edges."""
 
 import numpy as np
 import pytest
@@ -8,54 +6,13 @@ import pytest
 from onemodel_jax.reference.float64 import ctc as truth
 from onemodel_jax.reference.lanes.ctc import ctc64, ctc_loss_and_grad, logadd
 from onemodel_jax.reference.lanes.elementary import exp64, log64
+from tests.losses.ctc_cases import LN2, UNIFORM, WORKED
 from tests.support import assert_bits_equal
 
-LN2, LN3 = math.log(2), math.log(3)
-THIRD = 1 / 3
-UNIFORM = np.zeros((4, 3))
 
-# name: logits, labels, loss, gradient (None: zero)
-CASES = {
-    "empty target": (
-        [[0, LN2, LN3], [0, 0, 0]],
-        [],
-        math.log(18),
-        [[-5 / 6, THIRD, 0.5], [-2 / 3, THIRD, THIRD]],
-    ),
-    "two labels in two steps": (
-        [[0, LN2, LN3], [0, 0, 0]],
-        [1, 2],
-        2 * LN3,
-        [[1 / 6, -2 / 3, 0.5], [THIRD, THIRD, -2 / 3]],
-    ),
-    "a repeat needs a blank": (UNIFORM[:2], [1, 1], math.inf, None),
-    "a repeat that fits": (
-        UNIFORM[:3],
-        [1, 1],
-        3 * LN3,
-        [[THIRD, -2 / 3, THIRD], [-2 / 3, THIRD, THIRD], [THIRD, -2 / 3, THIRD]],
-    ),
-    "a repeat and one more do not fit": (UNIFORM[:3], [1, 1, 2], math.inf, None),
-    "a repeat and one more fit": (
-        UNIFORM,
-        [1, 1, 2],
-        4 * LN3,
-        [
-            [THIRD, -2 / 3, THIRD],
-            [-2 / 3, THIRD, THIRD],
-            [THIRD, -2 / 3, THIRD],
-            [THIRD, THIRD, -2 / 3],
-        ],
-    ),
-    "gradient is of logits": ([[0, LN3]], [1], math.log(4 / 3), [[0.25, -0.25]]),
-    "no step, no label": (np.zeros((0, 2)), [], 0.0, None),
-    "no step, a label": (np.zeros((0, 2)), [1], math.inf, None),
-}
-
-
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", WORKED)
 def test_hand_worked(name):
-    logits, labels, loss, grad = CASES[name]
+    logits, labels, loss, grad = WORKED[name]
     logits = np.asarray(logits, np.float32)
     got, got_grad = ctc_loss_and_grad(logits, labels)
     # The logits ln 2, ln 3 are rounded to float32: 6e-8 each.
@@ -66,9 +23,9 @@ def test_hand_worked(name):
         assert_bits_equal(got_grad, np.zeros(logits.shape, np.float32))
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", WORKED)
 def test_float64_hand_worked(name):
-    logits, labels, loss, grad = CASES[name]
+    logits, labels, loss, grad = WORKED[name]
     logits = np.asarray(logits, np.float64)
     wanted = np.zeros(logits.shape) if grad is None else np.array(grad)
     references = (truth.ctc, truth.ctc_by_paths) if len(logits) else (truth.ctc,)
