@@ -6,7 +6,9 @@ Structure only (rank, shape, dtype, option): values cannot be inspected under ji
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from onemodel_jax._types import EXACT, FAST
+import jax.numpy as jnp
+
+from onemodel_jax._types import EXACT, FAST, Array
 
 
 def fail(
@@ -62,3 +64,28 @@ def check_arithmetic(function: str, arithmetic: str) -> bool:
     """Return True for exact, False for fast; raise ValueError for anything else."""
     check_option(function, "arithmetic", arithmetic, (EXACT, FAST))
     return arithmetic == EXACT
+
+
+def float32_arrays(function: str, **operands: Any) -> list[Array]:
+    """Return the operands as arrays; raise TypeError unless all are float32."""
+    arrays = {argument: jnp.asarray(value) for argument, value in operands.items()}
+    for argument, array in arrays.items():
+        check_dtype(function, argument, array, "float32")
+    return list(arrays.values())
+
+
+def line_lengths(
+    function: str, argument: str, lengths: Any, count: int, whole: int
+) -> Array:
+    """Return lengths (count,) int32, ``whole`` each if None; raise unless they are.
+
+    Raises:
+      TypeError: not int32.
+      ValueError: another shape.
+    """
+    if lengths is None:
+        return jnp.full(count, whole, jnp.int32)
+    array = jnp.asarray(lengths)
+    check_dtype(function, argument, array, "int32")
+    check_shape(function, argument, array, (count,))
+    return array

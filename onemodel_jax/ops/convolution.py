@@ -14,11 +14,12 @@ from jax import lax
 
 from onemodel_jax._checks import (
     check_arithmetic,
-    check_dtype,
     check_rank,
     check_shape,
     describe,
     fail,
+    float32_arrays,
+    line_lengths,
 )
 from onemodel_jax._types import EXACT, Arithmetic, Array, ArrayLike, custom_vjp
 from onemodel_jax.numerics.exact import add
@@ -117,9 +118,7 @@ def conv_relu_pool(
     """
     name = "conv_relu_pool"
     exact = check_arithmetic(name, arithmetic)
-    x, weight, bias = jnp.asarray(x), jnp.asarray(weight), jnp.asarray(bias)
-    for argument, value in (("x", x), ("weight", weight), ("bias", bias)):
-        check_dtype(name, argument, value, "float32")
+    x, weight, bias = float32_arrays(name, x=x, weight=weight, bias=bias)
     check_rank(name, "x", x, 3, 4)
     sizes = _check_geometry(name, kernel, padding, pool)
     geometry = Geometry(sizes[0], sizes[1], sizes[2], bool(input_grad), exact)
@@ -128,11 +127,7 @@ def conv_relu_pool(
     columns = padded_taps(geometry.kernel, lines.shape[3])
     check_shape(name, "weight", weight, (None, columns))
     check_shape(name, "bias", bias, (weight.shape[0],))
-    if widths is None:
-        widths = jnp.full(lines.shape[0], lines.shape[2], jnp.int32)
-    widths = jnp.asarray(widths)
-    check_dtype(name, "widths", widths, "int32")
-    check_shape(name, "widths", widths, (lines.shape[0],))
+    widths = line_lengths(name, "widths", widths, lines.shape[0], lines.shape[2])
     rows = lines.shape[1] + 2 * padding[0] - kernel[0] + 1
     width = lines.shape[2] + 2 * padding[1] - kernel[1] + 1
     if rows < 0 or width < 0:

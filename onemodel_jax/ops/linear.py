@@ -3,16 +3,16 @@
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from onemodel_jax._checks import (
     check_arithmetic,
-    check_dtype,
     check_rank,
     check_shape,
     describe,
     fail,
+    float32_arrays,
+    line_lengths,
 )
 from onemodel_jax._types import EXACT, Arithmetic, Array, ArrayLike, custom_vjp
 from onemodel_jax.numerics.exact import add
@@ -60,9 +60,7 @@ def linear(
     """
     name = "linear"
     exact = check_arithmetic(name, arithmetic)
-    x, weight, bias = jnp.asarray(x), jnp.asarray(weight), jnp.asarray(bias)
-    for argument, value in (("x", x), ("weight", weight), ("bias", bias)):
-        check_dtype(name, argument, value, "float32")
+    x, weight, bias = float32_arrays(name, x=x, weight=weight, bias=bias)
     if x.ndim < 1:
         fail(ValueError, name, "x", "rank of at least 1", describe(x))
     check_rank(name, "weight", weight, 2)
@@ -71,11 +69,7 @@ def linear(
     rows = x.shape[-2] if x.ndim > 1 else 1
     count = int(np.prod(x.shape[:-2], dtype=np.int64)) if x.ndim > 1 else 1
     lines = x.reshape(count, rows, x.shape[-1])
-    if lengths is None:
-        lengths = jnp.full(count, rows, jnp.int32)
-    lengths = jnp.asarray(lengths)
-    check_dtype(name, "lengths", lengths, "int32")
-    check_shape(name, "lengths", lengths, (count,))
+    lengths = line_lengths(name, "lengths", lengths, count, rows)
     y = _linear(lines, weight, bias, lengths, exact)
     return y.reshape(*x.shape[:-1], weight.shape[0])
 

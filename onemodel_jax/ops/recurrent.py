@@ -13,9 +13,10 @@ from jax import lax
 
 from onemodel_jax._checks import (
     check_arithmetic,
-    check_dtype,
     check_rank,
     check_shape,
+    float32_arrays,
+    line_lengths,
 )
 from onemodel_jax._types import EXACT, Arithmetic, Array, ArrayLike, custom_vjp
 from onemodel_jax.numerics.elementary import sigmoid, tanh
@@ -126,23 +127,17 @@ def bilstm(
 
 def _run(name, x, directions, lengths, reverse, arithmetic) -> Array:
     exact = check_arithmetic(name, arithmetic)
-    x = jnp.asarray(x)
-    check_dtype(name, "x", x, "float32")
+    (x,) = float32_arrays(name, x=x)
     check_rank(name, "x", x, 2, 3)
     lines = x if x.ndim == 3 else x[None]
     check_rank(name, "w_hh", directions[0].w_hh, 2)
     size = directions[0].w_hh.shape[1]
+    shapes = ((4 * size, x.shape[-1]), (4 * size, size), (4 * size,))
     for params in directions:
-        shapes = ((4 * size, x.shape[-1]), (4 * size, size), (4 * size,))
+        float32_arrays(name, **params._asdict())
         for argument, shape in zip(LstmParams._fields, shapes, strict=True):
-            value = getattr(params, argument)
-            check_dtype(name, argument, value, "float32")
-            check_shape(name, argument, value, shape)
-    if lengths is None:
-        lengths = jnp.full(lines.shape[0], lines.shape[1], jnp.int32)
-    lengths = jnp.asarray(lengths)
-    check_dtype(name, "lengths", lengths, "int32")
-    check_shape(name, "lengths", lengths, (lines.shape[0],))
+            check_shape(name, argument, getattr(params, argument), shape)
+    lengths = line_lengths(name, "lengths", lengths, *lines.shape[:2])
     stacked = LstmParams(*(jnp.stack(p) for p in zip(*directions, strict=True)))
     y = _lstm(lines, stacked, lengths, reverse, exact)
     return y if x.ndim == 3 else y[0]
