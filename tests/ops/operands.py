@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from tests.support import assert_bits_equal
+
 TINY = np.float32(2.0**-149)
 
 
@@ -58,3 +60,25 @@ def sum_in_order(gradients):
         for gradient in gradients[1:]:
             total = total + gradient
     return total
+
+
+def assert_zero_beyond(x, lengths, axis=1):
+    """Fail unless the entries of ``axis`` beyond each line's length are +0."""
+    for line, length in enumerate(lengths):
+        beyond = np.moveaxis(np.asarray(x)[line], axis - 1, 0)[length:]
+        assert_bits_equal(beyond, np.zeros_like(beyond), f"line {line}")
+
+
+def stack_alone(reference, count, of_lines=2):
+    """Return what each line gives alone, stacked.
+
+    Args:
+      reference: maps the slice of one line to results, the first ``of_lines`` of which
+        have an axis of lines.
+      count: number of lines.
+    """
+    alone = [reference(slice(n, n + 1)) for n in range(count)]
+    return [
+        np.stack([v[0] if k < of_lines else v for v in values])
+        for k, values in enumerate(zip(*alone, strict=True))
+    ]

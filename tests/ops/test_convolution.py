@@ -8,7 +8,15 @@ import pytest
 
 from onemodel_jax.ops import conv_relu_pool
 from onemodel_jax.reference.lanes import convolution as reference
-from tests.ops.operands import FILLS, KINDS, TINY, fill_beyond, sum_in_order
+from tests.ops.operands import (
+    FILLS,
+    KINDS,
+    TINY,
+    assert_zero_beyond,
+    fill_beyond,
+    stack_alone,
+    sum_in_order,
+)
 from tests.ops.ways import every_way
 from tests.support import assert_bits_equal
 
@@ -130,9 +138,7 @@ def test_padding_columns_are_neither_read_nor_written(fill):
     got = compiled(x, weight, bias, widths, dy, frozen(options))
     check(got, want)
     for value, lengths in zip(got[:2], (out, widths), strict=True):
-        for n, length in enumerate(lengths):
-            beyond = np.asarray(value)[n, :, length:]
-            assert_bits_equal(beyond, np.zeros_like(beyond), f"line {n}")
+        assert_zero_beyond(value, lengths, axis=2)
 
 
 def test_order_of_the_lines_moves_them_and_changes_no_bit():
@@ -148,14 +154,9 @@ def test_order_of_the_lines_moves_them_and_changes_no_bit():
 def test_same_bits_in_every_way_of_running():
     options = CASES["2 taps, padded"][2]
     x, weight, bias, _, dy = draw("2 taps, padded", "subnormal", seed=2)
-    alone = [
-        by_reference(x[n : n + 1], weight, bias, [6], dy[n : n + 1], options)
-        for n in range(3)
-    ]
-    want = [
-        np.stack([v[0] if k < 2 else v for v in rows])
-        for k, rows in enumerate(zip(*alone, strict=True))
-    ]
+    want = stack_alone(
+        lambda n: by_reference(x[n], weight, bias, [6], dy[n], options), 3
+    )
 
     def one(line, weight, bias):
         x, dy = line

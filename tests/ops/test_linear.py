@@ -7,7 +7,15 @@ import pytest
 
 from onemodel_jax.ops import linear
 from onemodel_jax.reference.lanes import linear as reference
-from tests.ops.operands import FILLS, KINDS, fill_beyond, ordinary, sum_in_order
+from tests.ops.operands import (
+    FILLS,
+    KINDS,
+    assert_zero_beyond,
+    fill_beyond,
+    ordinary,
+    stack_alone,
+    sum_in_order,
+)
 from tests.ops.ways import every_way
 from tests.support import assert_bits_equal
 
@@ -82,9 +90,7 @@ def test_padding_is_neither_read_nor_written(fill):
     got = compiled(x, weight, bias, lengths, dy)
     check(got, want)
     for value in got[:2]:
-        for n, length in enumerate(lengths):
-            beyond = np.asarray(value)[n, length:]
-            assert_bits_equal(beyond, np.zeros_like(beyond), f"line {n}")
+        assert_zero_beyond(value, lengths)
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -102,13 +108,7 @@ def test_order_of_the_lines_moves_rows_and_changes_no_bit_of_them(seed):
 
 def test_same_bits_in_every_way_of_running():
     x, weight, bias, lengths, dy = draw((5, 18, 3, (5, 5, 5)), "subnormal")
-    alone = [
-        by_reference(x[n : n + 1], weight, bias, [5], dy[n : n + 1]) for n in range(3)
-    ]
-    want = [
-        np.stack([v[0] if k < 2 else v for v in rows])
-        for k, rows in enumerate(zip(*alone, strict=True))
-    ]
+    want = stack_alone(lambda n: by_reference(x[n], weight, bias, [5], dy[n]), 3)
 
     def one(line, weight, bias):
         x, dy = line

@@ -6,7 +6,13 @@ import pytest
 
 from onemodel_jax.ops import LstmParams, bilstm, lstm
 from onemodel_jax.reference.lanes import recurrent as reference
-from tests.ops.operands import FILLS, KINDS, fill_beyond, sum_in_order
+from tests.ops.operands import (
+    FILLS,
+    KINDS,
+    assert_zero_beyond,
+    fill_beyond,
+    sum_in_order,
+)
 from tests.ops.ways import every_way
 from tests.support import assert_bits_equal
 
@@ -136,9 +142,7 @@ def test_padding_is_neither_read_nor_written(fill):
     got = compiled(x, ahead, back, lengths, dy)
     check(got, want)
     for value in got[:2]:
-        for n, length in enumerate(lengths):
-            beyond = np.asarray(value)[n, length:]
-            assert_bits_equal(beyond, np.zeros_like(beyond), f"line {n}")
+        assert_zero_beyond(value, lengths)
 
 
 @pytest.mark.parametrize("seed", [1, 2])
