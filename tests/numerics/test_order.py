@@ -187,7 +187,7 @@ def neumaier(x):
 
 
 def thirds_in_64(x):
-    return F(sum(float(chain(part)) for part in (x[:4], x[4:7], x[7:])))
+    return F(chain([chain(x[:4]), chain(x[4:7]), chain(x[7:])], np.float64))
 
 
 FLAT = tuple(range(10))
