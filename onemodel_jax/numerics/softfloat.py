@@ -1,11 +1,12 @@
 """IEEE operations that XLA cannot rewrite: the bodies behind the exact primitives.
 
 XLA on CPU contracts ``a*b + c``, turns divisions into reciprocals, and flushes
-subnormals (SPEC, "What the compiler does"). Two ways around it are used here.
+subnormals (SPEC, "What the compiler does"). Three ways around it are used here.
 
-* binary32: decode to binary64 with integer operations, do ONE operation there, encode
-  back with integer rounding. 53 >= 2*24 + 2 bits make the second rounding harmless for
-  + - * / sqrt (Figueroa 1995); fma needs round-to-odd (Boldo and Melquiond 2008).
+* binary32 * / fma: decode to binary64 with integer operations, do ONE operation there,
+  encode back with integer rounding. 53 >= 2*24 + 2 bits make the second rounding
+  harmless (Figueroa 1995); fma needs round-to-odd (Boldo and Melquiond 2008).
+* binary32 + - sqrt: the hardware operation, on operands scaled up where they are small.
 * binary64: the hardware operation between *pins*. A pin is an integer minimum on the
   bits that only changes one NaN payload; no compiler pass looks through it.
 
@@ -89,12 +90,37 @@ def _sum(x: Array, y: Array) -> Array:
     return jnp.where(zeros, from_bits(bx & by), pin(x + y))
 
 
+def _scaled_up(x: Array) -> Array:
+    """Return x * 2^64 exactly, for magnitudes below 2^-60, subnormals included."""
+    b = bits_of(x)
+    magnitude = b & 0x7FFF_FFFF
+    quanta = magnitude.astype(_F32) * 2.0**-85
+    up = jnp.where(magnitude < 0x0080_0000, quanta, jnp.abs(x) * 2.0**64)
+    return from_bits(bits_of(up) | (b & ~jnp.int32(0x7FFF_FFFF)))
+
+
+def _scaled_down(x: Array, zero_sign: Array) -> Array:
+    """Return x * 2^-64, for multiples of 2^-85; a zero takes the sign of zero_sign."""
+    b = bits_of(x)
+    magnitude = b & 0x7FFF_FFFF
+    quanta = (from_bits(magnitude) * 2.0**85).astype(_I32)
+    down = jnp.where(magnitude < (127 - 62) << 23, quanta, magnitude - (64 << 23))
+    sign = jnp.where(magnitude == 0, zero_sign, b) & ~jnp.int32(0x7FFF_FFFF)
+    return from_bits(down | sign)
+
+
 def add32(x: Array, y: Array) -> Array:
-    return encode(_sum(decode(x), decode(y)))
+    # The hardware's sum is right where an operand is at least 2^-60, for one below
+    # 2^-126 does not move it. Where both are less, it is right of the operands times
+    # 2^64, which are multiples of 2^-85: the sum is normal or an exact zero.
+    bx, by = bits_of(x), bits_of(y)
+    small = lax.max(bx & 0x7FFF_FFFF, by & 0x7FFF_FFFF) < (127 - 60) << 23
+    tiny = _scaled_down(pin(_scaled_up(x) + _scaled_up(y)), bx & by)
+    return jnp.where(small, tiny, pin(x + y))
 
 
 def sub32(x: Array, y: Array) -> Array:
-    return encode(_sum(decode(x), -decode(y)))
+    return add32(x, -y)
 
 
 def mul32(x: Array, y: Array) -> Array:
