@@ -1,6 +1,7 @@
 """Every op and loss of the package for check_vjp, and bugs to plant in each."""
 
 import functools
+import inspect
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -70,6 +71,12 @@ def _ctc(logits, labels, **options):
     return Case(core, (*zeros(logits), jnp.array(labels, jnp.int32)), options, LOGS)
 
 
+def _bce(logits, weight=None, options=None, check=None):
+    shapes = [logits, logits] if weight is None else [logits, logits, weight]
+    core, options = "onemodel_jax.losses.bce:_bce", options or {"reduction": "none"}
+    return Case(core, zeros(*shapes), options, check or {})
+
+
 # Floating points have no kinks here but ReLU's and the pool's, on which no point falls.
 # The first case of each is small and ragged; then tails, edges, options.
 OPS = {
@@ -113,6 +120,16 @@ OPS = {
 """Name of a public op to its calls."""
 
 LOSSES = {
+    "bce_with_logits": {
+        "ragged": _bce((2, 2), (2,)),
+        "no weight": _bce((3,)),
+        "one weight for all": _bce((2, 2), ()),
+        "a weight a row": _bce((2, 3), (2, 1), check=FIELD),
+        "mean": _bce((2, 2), (2,), {"reduction": "mean"}),
+        "sum": _bce((1, 17), (17,), {"reduction": "sum"}, FIELD),
+        "no elements": _bce((2, 0), (1,)),
+        "fast": _bce((2, 2), (2,), FAST, {"opaque": True}),
+    },
     "ctc_loss": {
         "ragged": _ctc(
             (2, 4, 3),
@@ -145,9 +162,15 @@ def each(table):
 
 
 def call(name, case):
-    """The public function with the options of the case."""
+    """The public function with the options of the case, its inputs by position."""
     function = getattr(ops, name, None) or getattr(losses, name)
-    return functools.wraps(function)(functools.partial(function, **case.options))
+    names = inspect.signature(function).parameters
+
+    @functools.wraps(function)
+    def run(*inputs):
+        return function(**dict(zip(names, inputs, strict=False)), **case.options)
+
+    return run
 
 
 def same(x, *_):

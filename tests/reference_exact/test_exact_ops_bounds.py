@@ -11,12 +11,13 @@ from exact_ops import EXEMPT, exported, ints
 from exact_ops_running import bounded, use_of_bound
 
 from onemodel_jax import losses, numerics, ops
-from onemodel_jax.losses import ctc_loss
+from onemodel_jax.losses import bce_with_logits, ctc_loss
 from onemodel_jax.models import crnn
 from onemodel_jax.numerics.lanes import emulated_only
 from onemodel_jax.ops import LstmParams, bilstm, conv_relu_pool, linear, lstm
 from onemodel_jax.reference import bounds
 from onemodel_jax.reference.bounds import UNIT, Bounded, gamma, lane_dot_bound
+from onemodel_jax.reference.float64.bce import bce, bce_gradients
 from onemodel_jax.reference.float64.ctc import ctc
 
 RNG = np.random.default_rng(11)
@@ -55,7 +56,7 @@ CALLS = {
     ),
 }
 
-BINARY64 = {"ctc_loss"}
+BINARY64 = {"bce_with_logits", "ctc_loss"}
 """Computed in binary64 and rounded once: bounded by that rounding, below."""
 
 
@@ -192,3 +193,20 @@ def test_ctc_is_within_one_binary32_rounding_of_binary64():
     assert abs(float(loss) - want) <= UNIT * abs(want) + 2.0**-44
     off = np.abs(np.asarray(got, np.float64) - grad)
     assert (off <= UNIT * np.abs(grad) + 2.0**-44).all()
+
+
+def test_bce_is_within_one_binary32_rounding_of_binary64():
+    x, t, p = 5 * normal(300), np.float32(RNG.random(300)), np.abs(normal(300))
+
+    def run(x, t, p):
+        return bce_with_logits(x, t, pos_weight=p, reduction="none")
+
+    def both(ct, *args):
+        loss, pull = jax.vjp(run, *args)
+        return loss, *pull(ct)
+
+    got = jax.jit(both)(np.ones(300, np.float32), x, t, p)
+    wide = [v.astype(np.float64) for v in (x, t, p)]
+    for result, want in zip(got, (bce(*wide), *bce_gradients(*wide)), strict=True):
+        off = np.abs(np.asarray(result, np.float64) - want)
+        assert (off <= UNIT * np.abs(want) + 2.0**-44).all()
