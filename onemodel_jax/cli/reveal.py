@@ -2,6 +2,8 @@
 
 import argparse
 import inspect
+import math
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -60,8 +62,9 @@ def run(args: argparse.Namespace) -> int:
     for function in probed:
         order = _reveal(function, args.n)
         orders.append((function.name, order))
-        facts = [f"{args.n} terms", f"depth {order.depth()}", *_rounding(order)]
-        print(", ".join([function.name, *facts, *_fusion(function, order)]))
+        facts = [f"{args.n} terms", f"depth {order.depth()}"]
+        facts += [*_rounding(function, order), *_fusion(function, order)]
+        print(", ".join([function.name, *facts]))
         print(order)
         print()
     if args.draw:
@@ -92,27 +95,38 @@ def _takes_two(function: Callable[..., Any]) -> bool:
     return sum(p.default is p.empty and p.kind in kinds for p in parameters) == 2
 
 
-def _reveal(probed: Probed, n: int) -> Order:
+def _sum(probed: Probed, n: int) -> Callable[[np.ndarray], Any]:
+    """Return the function as a sum: a dot product with ones."""
     ones = np.ones(n, np.float32)
-    function = probed.function
+    return (lambda x: probed.function(x, ones)) if probed.is_dot else probed.function
+
+
+def _reveal(probed: Probed, n: int) -> Order:
     try:
-        if probed.is_dot:
-            return numerics.reveal_order(lambda x: function(x, ones), n)
-        return numerics.reveal_order(function, n)
+        return numerics.reveal_order(_sum(probed, n), n)
     except ValueError as error:
         text = str(error).removeprefix("reveal_order: sum_fn: ")
         raise ValueError(f"reveal: {probed.name}: {text}") from error
 
 
-def _rounding(order: Order) -> list[str]:
+def _rounding(probed: Probed, order: Order) -> list[str]:
     """Say what the sums are rounded to, as far as it is known."""
     if order.size == 1:
         return []
-    if order.accumulator is None:
-        return ["rounded in a way that neither float32 nor float64 additions explain"]
     if order.accumulator == order.result:
         return [f"every sum rounded to {order.accumulator}"]
-    return [f"every sum rounded to {order.accumulator}, the last to {order.result}"]
+    if order.accumulator is not None:
+        return [f"every sum rounded to {order.accumulator}, the last to {order.result}"]
+    found = numerics.reveal_widths(_sum(probed, order.size), order)
+    counts = Counter(width.bits for width in found if width.bits is not None)
+    kept = ", ".join(
+        f"{'all' if math.isinf(bits) else f'{bits:.0f}'} bits in {count}"
+        for bits, count in sorted(counts.items())
+    )
+    return [
+        "neither float32 nor float64 additions give its bits"
+        + (f" (kept in additions: {kept})" if kept else "")
+    ]
 
 
 def _fusion(probed: Probed, order: Order) -> list[str]:

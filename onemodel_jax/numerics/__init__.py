@@ -33,6 +33,7 @@ from onemodel_jax.numerics.layout import describe
 from onemodel_jax.numerics.order import Order, reveal_fusion, reveal_order
 from onemodel_jax.numerics.reduce import block_sum, mean, var
 from onemodel_jax.numerics.stable import log_softmax, logsumexp, softmax
+from onemodel_jax.numerics.widths import reveal_widths
 
 __all__ = [
     "Closeness",
@@ -63,6 +64,7 @@ __all__ = [
     "mul",
     "reveal_fusion",
     "reveal_order",
+    "reveal_widths",
     "saturating_cast",
     "sigmoid",
     "softmax",

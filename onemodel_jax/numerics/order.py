@@ -14,11 +14,12 @@ What can be told apart, and what cannot (SPEC, "Revealed orders"):
   accumulator, ``math.fsum``). Both mean: no order among these children is visible.
   So a sum that sorts its terms by size first is one node too.
 - The two operands of one addition, and so the mirror images of a tree.
-- How many bits each addition keeps is not probed. The tree found is evaluated with
-  binary32, then with binary64 additions, and ``accumulator`` says which of them gave
-  the function's bits on random terms. None: neither did. The tree then says only
-  which terms meet where: accumulators of other or mixed widths, compensated sums,
-  terms cut in a wide node. The last addition of all shows its result's width only.
+- What the additions round to. The tree found is evaluated with binary32, then with
+  binary64 additions, and ``accumulator`` says which of them gave the function's bits
+  on random terms. None: neither did. The tree then says only which terms meet where:
+  accumulators of other or mixed widths, compensated sums, terms cut in a wide node.
+  The bits that each addition keeps: ``reveal_widths``. The last addition of all shows
+  its result's width only.
 - Whether products are fused: :func:`reveal_fusion`.
 """
 
