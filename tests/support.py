@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 UINT = {2: np.uint16, 4: np.uint32, 8: np.uint64}
@@ -87,6 +88,17 @@ def environment(*, isa=None, nproc=None, x64=None):
     if x64 is not None:
         env["JAX_ENABLE_X64"] = str(int(x64))
     return env
+
+
+#: The flag in /proc/cpuinfo without which --xla_cpu_max_isa names an ISA in vain.
+FEATURES = {"SSE4_2": "sse4_2", "AVX": "avx", "AVX2": "fma", "AVX512": "avx512f"}
+
+
+def require_isa(isa):
+    """Skip the calling test where the CPU lacks ``isa``: the flag only takes away."""
+    cpu = Path("/proc/cpuinfo")
+    if not cpu.exists() or FEATURES[isa] not in cpu.read_text().split():
+        pytest.skip(f"this CPU has no {isa}, or does not say so in /proc/cpuinfo")
 
 
 def run_python(code, *, isa=None, nproc=None, x64=None, python=None, timeout=1200):

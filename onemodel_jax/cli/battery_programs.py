@@ -1,8 +1,9 @@
 """Random programs of exact operations, and their values by the NumPy reference.
 
 A program is a list of nodes over a few inputs: exact operations with shared operands,
-constants, selects, reshapes, transposes, slices, broadcasts and scans. Program
-``(seed, index)`` is always the same one. Nothing here compares: see ``battery_fuzz``.
+constants, selects, reshapes, transposes, slices, broadcasts, scans, lane products and
+sums. Program ``(seed, index)`` is always the same one. Nothing here compares: see
+``battery_fuzz``.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from onemodel_jax import numerics
-from onemodel_jax.reference.lanes import arithmetic, elementary
+from onemodel_jax.reference.lanes import arithmetic, elementary, lanes, reductions
 
 BINARY = ("add", "sub", "mul", "div", "maximum", "minimum")
 ARITY = {**dict.fromkeys(BINARY, 2), "sqrt": 1, "fma": 3}
@@ -21,6 +22,11 @@ FUNCTIONS = {
     "float32": ("exp", "log", "sigmoid", "tanh"),
     "float64": ("exp64", "log64", "cos_pi"),
 }
+SUMS = {
+    "float32": ("matmul", "dot", "lane_sum", "block_sum"),
+    "float64": ("block_sum",),
+}
+TERMS = (5, 16, 17, 35)  # of a sum: within a round of 16 lanes, whole, with a tail
 _LARGEST = 96  # elements of one node
 
 
@@ -28,11 +34,12 @@ class Node(NamedTuple):
     """One step of a program.
 
     Attributes:
-      kind: "input", "constant", "operation", "select", "scan", or a movement:
-        "reshape", "transpose", "slice", "broadcast".
-      name: the exact operation of an operation or a scan.
+      kind: "input", "constant", "operation", "select", "scan", "sum", or a
+        movement: "reshape", "transpose", "slice", "broadcast".
+      name: the exact operation of an operation, a scan or a sum.
       operands: earlier nodes.
-      parameter: the constant, the mask, the new shape, or the slice.
+      parameter: the constant, the mask, the new shape, the slice, or the shapes of
+        a sum's operands, which are filled with the nodes' elements in turn.
     """
 
     kind: str
@@ -131,14 +138,18 @@ def _shape(node: Node, known: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
         return np.broadcast_shapes(*(np.shape(v) for v in [*operands, *extra]))
     if node.kind == "scan":
         return operands[0].shape
+    if node.kind == "sum":
+        free = (shape[:-1] for shape in node.parameter)
+        return () if node.name == "dot" else sum(free, ())
     return _move(node, operands[0], np).shape
 
 
 def _random_node(
     rng: np.random.Generator, known: Sequence[tuple[int, ...]], dtype: str
 ) -> Node:
-    kinds = ["operation"] * 12 + ["constant", "constant", "select", "scan"]
+    kinds = ["operation"] * 12 + ["constant", "constant", "select", "scan", "scan"]
     kinds += ["reshape", "transpose", "slice", "broadcast"]
+    kinds += ["sum"] * (3 if dtype == "float32" else 1)
     kind = str(rng.choice(kinds))
     first = _pick(rng, known)
     shape = known[first]
@@ -152,6 +163,8 @@ def _random_node(
         start = [k for k, s in enumerate(known) if s in ((), shape[1:])]
         if start:
             return Node(kind, name, (first, int(rng.choice(start))), None)
+    if kind == "sum":
+        return _random_sum(rng, known, first, dtype)
     if kind == "reshape":
         new = [(-1,), (*shape, 1), (1, *shape)][int(rng.integers(3))]
         return Node(kind, "", (first,), new)
@@ -166,6 +179,22 @@ def _random_node(
     name = str(rng.choice(names))
     more = _partners(rng, known, shape, ARITY.get(name, 1) - 1)
     return Node("operation", name, (first, *more), None)
+
+
+def _random_sum(
+    rng: np.random.Generator, known: Sequence[Any], first: int, dtype: str
+) -> Node:
+    name = str(rng.choice(SUMS[dtype]))
+    terms, rows = int(rng.choice(TERMS)), int(rng.choice([1, 3]))
+    if name == "matmul":
+        columns = int(rng.choice([1, 2, 17])) if rows == 1 else 2
+        shapes = ((rows, terms), (columns, terms))
+    elif name == "dot":
+        shapes = ((terms,), (terms,))
+    else:
+        shapes = ((rows, terms),)
+    operands = (first, _pick(rng, known))[: len(shapes)]
+    return Node("sum", name, operands, shapes)
 
 
 def _pick(rng: np.random.Generator, known: Sequence[Any]) -> int:
@@ -222,6 +251,9 @@ def _run(
             value = node.parameter
         elif node.kind == "operation":
             value = operation(node.name, *operands)
+        elif node.kind == "sum":
+            filled = map(module.resize, operands, node.parameter)
+            value = operation(node.name, *filled)
         elif node.kind == "select":
             x, y = operands
             mask = x != x if node.parameter is None else node.parameter
@@ -235,6 +267,9 @@ def _run(
 
 
 def _numpy_operation(name: str, *operands: Any) -> np.ndarray:
+    if name in SUMS["float32"]:
+        module = reductions if name == "block_sum" else lanes
+        return getattr(module, name)(*operands)
     module = arithmetic if name in ARITY else elementary
     return getattr(module, name)(*np.broadcast_arrays(*operands))
 
@@ -257,6 +292,8 @@ def expected(program: Program, inputs: Sequence[np.ndarray]) -> list[np.ndarray]
 
 
 def _jax_operation(name: str, *operands: Any) -> Any:
+    if name == "block_sum":
+        return numerics.block_sum(*operands, axis=-1)
     return getattr(numerics, name)(*operands)
 
 

@@ -8,23 +8,34 @@ import pytest
 
 from onemodel_jax import numerics
 from onemodel_jax.cli.battery_fuzz import difference, fuzz
-from onemodel_jax.cli.battery_programs import draw, generate
+from onemodel_jax.cli.battery_programs import SUMS, TERMS, draw, generate
+from tests.support import require_isa, run_python
 
-CHUNK = 64
+# ISA: threads, first program, number of programs.
+SHARES = {"SSE4_2": (2, 0, 128), "AVX2": (8, 128, 128), "AVX512": (1, 256, 256)}
+
+CODE = """
+from onemodel_jax.cli.battery_fuzz import fuzz
+
+failures = fuzz(0, {count}, first={first})
+print(len(failures), *failures[:3], sep="\\n\\n")
+"""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("chunk", range(8))
-def test_512_programs_have_the_reference_bits(chunk):
-    failures = fuzz(0, CHUNK, first=chunk * CHUNK)
-    assert not failures, "\n\n".join(str(f) for f in failures[:3])
+@pytest.mark.parametrize("isa", SHARES)
+def test_512_programs_spread_over_the_isas_have_the_reference_bits(isa):
+    require_isa(isa)
+    nproc, first, count = SHARES[isa]
+    report = run_python(CODE.format(first=first, count=count), isa=isa, nproc=nproc)
+    assert report.startswith("0\n"), report
 
 
 @pytest.mark.parametrize("name", ["add", "mul"])
 def test_one_naive_operation_is_found_and_the_report_repeats_it(monkeypatch, name):
     plain = {"add": jax.numpy.add, "mul": jax.numpy.multiply}[name]
     monkeypatch.setattr(numerics, name, plain)
-    failures = fuzz(0, 32)
+    failures = fuzz(0, 16)
     assert failures
     worst = failures[0]
     again = fuzz(worst.seed, 1, first=worst.index)
@@ -56,6 +67,16 @@ def test_512_programs_use_every_construct_and_share_operands():
         reads = collections.Counter(k for n in program.nodes for k in n.operands)
         shared += max(reads.values()) > 1
     assert shared > 300
+
+
+def test_the_share_of_each_isa_has_sums_of_every_kind_and_length():
+    for _, first, count in SHARES.values():
+        nodes = [n for k in range(first, first + count) for n in generate(0, k).nodes]
+        sums = [n for n in nodes if n.kind == "sum"]
+        names = collections.Counter(n.name for n in sums)
+        assert all(names[name] >= 8 for name in SUMS["float32"]), names
+        products = [n for n in sums if n.name in ("matmul", "dot")]
+        assert {n.parameter[0][-1] for n in products} == set(TERMS)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
