@@ -1,11 +1,15 @@
 """Large sweeps: correct rounding on 2^20 operands, 2^24 arguments of each function."""
 
+import ctypes
+import ctypes.util
+
 import jax
 import numpy as np
 import pytest
 
 from onemodel_jax import numerics
 from onemodel_jax.numerics.floats import to_bfloat16, to_float16
+from onemodel_jax.reference.lanes import arithmetic
 from onemodel_jax.reference.lanes import elementary as reference
 from tests.numerics.samples import exact, expected, hard_tuple
 from tests.support import assert_bits_equal
@@ -84,6 +88,32 @@ def test_a_million_hard_operands(name):
 def test_a_million_hard_operands_in_binary64(name):
     operands = hard_tuple(name, "float64", MANY, seed=13)
     assert_bits_equal(exact(name, *operands), expected(name, *operands))
+
+
+def fused(x, y, z):
+    """x * y + z by the C library, binary64, under the flush rule.
+
+    A result of 2^-1022 may have been rounded up to it from below, where its exponent
+    is bounded: exact rationals decide.
+    """
+    library = ctypes.CDLL(ctypes.util.find_library("m"))
+    library.fma.argtypes, library.fma.restype = [ctypes.c_double] * 3, ctypes.c_double
+    x, y, z = (arithmetic.flush(v) for v in (x, y, z))
+    result = np.frompyfunc(library.fma, 3, 1)(x, y, z).astype(np.float64)
+    edge = np.abs(result) == np.finfo(np.float64).tiny
+    result[edge] = arithmetic.fma(x[edge], y[edge], z[edge])
+    return arithmetic.flush(result)
+
+
+def test_a_million_hard_operands_of_the_binary64_fma():
+    """The C library is a third opinion beside ours and the exact rationals."""
+    if ctypes.util.find_library("m") is None:
+        pytest.skip("no C library of mathematics to compare with")
+    operands = hard_tuple("fma", "float64", MANY, seed=16)
+    want = fused(*operands)
+    few = [v[:: want.size // 2000] for v in (*operands, want)]
+    assert_bits_equal(few.pop(), expected("fma", *few), "the C library")
+    assert_bits_equal(exact("fma", *operands), want)
 
 
 def sweep():
