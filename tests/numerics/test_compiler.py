@@ -6,6 +6,8 @@ after an upgrade fails its test on purpose: SPEC.md describes the compiler and n
 the news; nothing of the library's own is wrong then.
 """
 
+import os
+import re
 from typing import NamedTuple
 
 import jax
@@ -17,7 +19,7 @@ from jax import lax
 from onemodel_jax import numerics as exact
 from onemodel_jax.numerics.softfloat import pin
 from onemodel_jax.reference.lanes import lanes as reference_lanes
-from tests.numerics.samples import HAS_AVX, HAS_FMA
+from tests.numerics.samples import HAS_AVX, HAS_FMA, own_isa, target_features
 from tests.support import assert_bits_equal, bits
 
 F = np.float32
@@ -149,6 +151,15 @@ REWRITES = {
         (SUBNORMAL,),
     ),
 }
+
+
+def test_the_flag_decides_what_the_compiler_may_use():
+    """What the tests know of this process is what its programs are compiled for."""
+    assert ("avx" in target_features()) == HAS_AVX
+    assert ("fma" in target_features()) == HAS_FMA
+    limit = re.search(r"xla_cpu_max_isa=(\w+)", os.environ.get("XLA_FLAGS", ""))
+    if limit:
+        assert own_isa() == limit[1]
 
 
 @pytest.mark.parametrize("name", REWRITES)
