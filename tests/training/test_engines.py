@@ -21,8 +21,10 @@ with emulated_only():
 
 @pytest.mark.parametrize("isa", ["SSE4_2", "AVX", "AVX2", "AVX512"])
 def test_a_step_by_the_emulated_engine_alone_has_the_same_hash(isa):
-    chosen = state_hash(tiny.run(tiny.compiled(), tiny.new_state(), 0, 1))
-    assert run_python(CODE, isa=isa).strip() == chosen
+    # The reference's hash: that the fast engines have it too is tested beside this.
+    params, moments, _, _ = tiny.by_reference(1)
+    want = state_hash(tiny.filled(tiny.new_state(), params, moments))
+    assert run_python(CODE, isa=isa).strip() == want
 
 
 @pytest.mark.slow
