@@ -10,20 +10,23 @@ operations. Marks may be wrong only on the safe side.
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.core import ShapedArray
+from jax.extend.core import Primitive
+from jax.interpreters import batching, mlir
 
-from onemodel_jax._types import EXACT, Arithmetic, Array
+from onemodel_jax._types import EXACT, Arithmetic, Array, ArrayLike
 from onemodel_jax.numerics import exact
 from onemodel_jax.numerics.primitives import island
 from onemodel_jax.numerics.softfloat import bits_of, from_bits, pin
 
 BLOCK = 256  # elements repaired together
-SMALLEST = 4096  # shorter chains are emulated at once: compiling would cost more
-LARGEST = 2**31 - 1 - BLOCK  # so are longer ones: a position must fit int32
-DENSE = 8  # with more than one marked block in DENSE, everything is emulated
+DENSE = 16  # with more than one marked block in DENSE, everything is emulated
+LARGEST = 2**31 - 1 - BLOCK  # elements; a position must fit int32
 MARK = 0x7FFF_FFFF  # the one NaN that a pinned result never is
 
 
@@ -42,7 +45,7 @@ class Operations(NamedTuple):
 
 
 Body = Callable[..., tuple[Array, ...]]
-"""Maps (operations, *arrays, *scalars) to arrays of the shape of the operands."""
+"""Maps (operations, *operands) to arrays of the shape of the operands."""
 
 
 def _inline(function: Callable, *operands: Array) -> tuple[Array, ...]:
@@ -109,30 +112,38 @@ def _watched(marks: list[Array]) -> Operations:
 
 
 def chain(
-    body: Body,
-    arrays: Sequence[Array],
-    scalars: Sequence[Array] = (),
-    *,
-    arithmetic: Arithmetic = EXACT,
+    body: Body, operands: Sequence[ArrayLike], *, arithmetic: Arithmetic = EXACT
 ) -> tuple[Array, ...]:
-    """Return ``body(operations, *arrays, *scalars)`` with the exact bits.
+    """Return ``body(operations, *operands)`` with the exact bits.
 
-    Rounding: that of the operations that ``body`` calls, one each.
+    Rounding: that of the operations that ``body`` calls, one each. Under vmap the
+    batch joins the elements.
 
     Args:
-      body: calls nothing but the operations it is given, and copies.
-      arrays: (N,) float32 each.
-      scalars: () float32 each.
+      body: a function of the module level, so that it is compiled once; it calls
+        nothing but the operations it is given, and copies.
+      operands: float32, arrays of one shape and scalars of shape ().
       arithmetic: "exact" or "fast" (plain jnp).
 
     Returns:
-      (N,) float32 arrays.
+      float32 arrays of that shape.
     """
+    arrays = [jnp.asarray(x) for x in operands]
     if arithmetic != EXACT:
-        return body(_FAST, *arrays, *scalars)
+        return body(_FAST, *arrays)
+    shape = next(x.shape for x in arrays if x.ndim)
+    flat = [x.reshape(-1) if x.ndim else x for x in arrays]
+    program = jax.make_jaxpr(_emulated(body))(*flat)
+    results = chain_p.bind(*flat, body=body, jaxpr=program)
+    return tuple(x.reshape(shape) for x in results)
 
-    def emulated(*arrays: Array) -> tuple[Array, ...]:
-        return body(_EXACT, *arrays, *scalars)
+
+def _emulated(body: Body) -> Callable[..., tuple[Array, ...]]:
+    return functools.partial(body, _EXACT)
+
+
+def _guarded(body: Body, operands: Sequence[Array]) -> tuple[Array, ...]:
+    """The implementation: operands (N,) or ()."""
 
     def hardware(*operands: Array) -> tuple[Array, ...]:
         marks = [_subnormal(x) for x in operands]
@@ -141,39 +152,93 @@ def chain(
         bits = jnp.where(marked, jnp.int32(MARK), bits_of(first))
         return from_bits(bits), *others
 
-    size = arrays[0].size
-    if not SMALLEST <= size <= LARGEST:
-        return island(emulated, *arrays)
-    results = island(hardware, *arrays, *scalars)
-    marked = _marked_blocks(results[0])
+    size = max(x.size for x in operands if x.ndim)
+    if not 0 < size <= LARGEST:
+        return _emulated(body)(*operands)
+    results = island(hardware, *operands)
+    block = min(BLOCK, size)
+    marked = _marked_blocks(results[0], block)
     count = jnp.sum(marked, dtype=jnp.int32)
 
-    def repair(results: tuple[Array, ...]) -> tuple[Array, ...]:
+    def everything(_: tuple[Array, ...]) -> tuple[Array, ...]:
+        return _emulated(body)(*operands)
+
+    def some(results: tuple[Array, ...]) -> tuple[Array, ...]:
         blocks = _positions(marked)
 
         def one(k: Array, results: tuple[Array, ...]) -> tuple[Array, ...]:
             # The last block may overlap the one before: operands stay as they are.
-            at = (jnp.minimum(blocks[k] * BLOCK, size - BLOCK),)
-            cut = (lax.dynamic_slice(x, at, (BLOCK,)) for x in arrays)
-            fresh = island(emulated, *cut)
+            at = (jnp.minimum(blocks[k] * block, size - block),)
+            cut = [
+                lax.dynamic_slice(x, at, (block,)) if x.ndim else x for x in operands
+            ]
+            fresh = island(_emulated(body), *cut)
             pairs = zip(results, fresh, strict=True)
             return tuple(lax.dynamic_update_slice(x, new, at) for x, new in pairs)
 
         return lax.fori_loop(0, count, one, results)
 
-    return lax.cond(
-        count > marked.size // DENSE, lambda _: emulated(*arrays), repair, results
+    few = marked.size // DENSE
+    otherwise = some if few else lambda results: results
+    return lax.cond(count > few, everything, otherwise, results)
+
+
+@functools.cache
+def _compiled(body: Body) -> Callable[..., tuple[Array, ...]]:
+    """One inner jit for each body, so that a program lowers it once per shape."""
+
+    def exact_chain(*operands: Array) -> tuple[Array, ...]:
+        return _guarded(body, operands)
+
+    return jax.jit(exact_chain)
+
+
+def _run(*operands: Array, body: Body, jaxpr: Any) -> tuple[Array, ...]:
+    with jax.enable_x64(True):
+        return _compiled(body)(*operands)
+
+
+def _abstract(*avals: Any, body: Body, jaxpr: Any) -> list[ShapedArray]:
+    shape = next(x.shape for x in avals if x.ndim)
+    return [ShapedArray(shape, x.dtype) for x in jaxpr.out_avals]
+
+
+def _batch(operands: Any, axes: Any, *, body: Body, jaxpr: Any) -> tuple:
+    batched = [(x, a) for x, a in zip(operands, axes, strict=True) if a is not None]
+    size = batched[0][0].shape[batched[0][1]]
+    length = next(
+        x.size // (1 if a is None else size)
+        for x, a in zip(operands, axes, strict=True)
+        if x.ndim > (a is not None)
     )
 
+    def spread(x: Array, axis: int | None) -> Array:
+        if axis is None:
+            return jnp.broadcast_to(x, (size, length)) if x.ndim else x
+        x = jnp.moveaxis(x, axis, 0).reshape(size, -1)
+        return jnp.broadcast_to(x, (size, length))
 
-def _marked_blocks(x: Array) -> Array:
+    results = chain(body, [spread(x, a) for x, a in zip(operands, axes, strict=True)])
+    return results, [0] * len(results)
+
+
+chain_p = Primitive("exact_chain")
+"""The emulated program is its parameter ``jaxpr``; what runs is ``_guarded``."""
+chain_p.multiple_results = True
+chain_p.def_impl(_run)
+chain_p.def_abstract_eval(_abstract)
+batching.primitive_batchers[chain_p] = _batch
+mlir.register_lowering(chain_p, mlir.lower_fun(_run, multiple_results=True))
+
+
+def _marked_blocks(x: Array, block: int) -> Array:
     """Return which blocks of (N,) float32 hold a mark, the last one maybe short."""
     marked = bits_of(x) == MARK
-    whole = x.size // BLOCK
-    blocks = jnp.any(marked[: whole * BLOCK].reshape(whole, BLOCK), axis=1)
-    if x.size % BLOCK == 0:
+    whole = x.size // block
+    blocks = jnp.any(marked[: whole * block].reshape(whole, block), axis=1)
+    if x.size % block == 0:
         return blocks
-    return jnp.append(blocks, jnp.any(marked[whole * BLOCK :]))
+    return jnp.append(blocks, jnp.any(marked[whole * block :]))
 
 
 def _positions(chosen: Array) -> Array:

@@ -20,9 +20,9 @@ from onemodel_jax._checks import (
 )
 from onemodel_jax._types import EXACT, Arithmetic, Array, ArrayLike, custom_vjp
 from onemodel_jax.numerics.elementary import sigmoid, tanh
-from onemodel_jax.numerics.exact import add, mul, sub
+from onemodel_jax.numerics.exact import add, mul
+from onemodel_jax.numerics.guarded import Operations, chain
 from onemodel_jax.numerics.lanes import batched_matmul
-from onemodel_jax.numerics.primitives import island
 from onemodel_jax.ops.lines import mask_rows, sum_in_line_order, weight_gradients
 
 
@@ -156,6 +156,11 @@ def _inside(lengths: Array, steps: int, reverse: tuple[bool, ...]) -> Array:
     return _visiting_order(every, reverse)[..., None]
 
 
+def _new_cell(o: Operations, f: Array, cell: Array, i: Array, g: Array) -> tuple[Array]:
+    """Return f cell + i g."""
+    return (o.add(o.mul(f, cell), o.mul(i, g)),)
+
+
 def _cell(zx: Array, hidden: Array, cell: Array, w_hh: Array, exact: bool):
     """One step: (gates, cell, tanh_cell, hidden) from z of the input and the state."""
     a: Arithmetic = EXACT if exact else "fast"
@@ -164,8 +169,7 @@ def _cell(zx: Array, hidden: Array, cell: Array, w_hh: Array, exact: bool):
     squashed = sigmoid(z, arithmetic=a)
     g = tanh(z[..., 2 * size : 3 * size], arithmetic=a)
     i, f, o = (squashed[..., k * size : (k + 1) * size] for k in (0, 1, 3))
-    kept, new = mul(f, cell, arithmetic=a), mul(i, g, arithmetic=a)
-    cell = island(lambda x, y: add(x, y, arithmetic=a), kept, new)
+    (cell,) = chain(_new_cell, (f, cell, i, g), arithmetic=a)
     tanh_cell = tanh(cell, arithmetic=a)
     hidden = mul(o, tanh_cell, arithmetic=a)
     return jnp.concatenate([i, f, g, o], axis=-1), cell, tanh_cell, hidden
@@ -213,32 +217,35 @@ def _fwd(x, params, lengths, reverse, exact):
     return _forward(x, params, lengths, reverse, exact)
 
 
-def _gate_gradients(dh, dc_next, gates, cell_before, tc, a: Arithmetic):
-    """Return (dz, dc_next) of one step, each operation rounded separately."""
-    i, f, g, o = jnp.split(gates, 4, axis=-1)
-    one = jnp.ones((), jnp.float32)
+def _gate_gradients(
+    o: Operations,
+    dh: Array,
+    dc_next: Array,
+    i: Array,
+    f: Array,
+    g: Array,
+    out: Array,
+    before: Array,
+    tc: Array,
+    one: Array,
+) -> tuple[Array, ...]:
+    """Return the parts i, f, g, o of dz, and dc_next, of one step."""
 
-    def times(x, y):
-        return mul(x, y, arithmetic=a)
+    def slope(y: Array) -> Array:
+        return o.mul(y, o.sub(one, y))
 
-    def from_one(x):
-        return sub(one, x, arithmetic=a)
+    def into_cell(dh: Array, out: Array, tc: Array, dc_next: Array) -> Array:
+        through_tanh = o.mul(o.mul(dh, out), o.sub(one, o.mul(tc, tc)))
+        return o.add(dc_next, through_tanh)
 
-    dtc, do = times(dh, o), times(dh, tc)
-    dc = island(
-        lambda *v: add(v[0], times(v[1], from_one(times(v[2], v[2]))), arithmetic=a),
-        dc_next,
-        dtc,
-        tc,
+    dc = o.stage(into_cell, dh, out, tc, dc_next)
+    return (
+        o.mul(o.mul(dc, g), slope(i)),
+        o.mul(o.mul(dc, before), slope(f)),
+        o.mul(o.mul(dc, i), o.sub(one, o.mul(g, g))),
+        o.mul(o.mul(dh, tc), slope(out)),
+        o.mul(dc, f),
     )
-    di, dg, df = times(dc, g), times(dc, i), times(dc, cell_before)
-    dz = [
-        times(di, times(i, from_one(i))),
-        times(df, times(f, from_one(f))),
-        times(dg, from_one(times(g, g))),
-        times(do, times(o, from_one(o))),
-    ]
-    return jnp.concatenate(dz, axis=-1), times(dc, f)
 
 
 def _bwd(reverse, exact, residuals: Residuals, dy: Array):
@@ -256,7 +263,10 @@ def _bwd(reverse, exact, residuals: Residuals, dy: Array):
         dh_next, dc_next = state
         dout, activated, cell_before, tc, here = operands
         dh = add(dout, dh_next, arithmetic=a)
-        dz, dc = _gate_gradients(dh, dc_next, activated, cell_before, tc, a)
+        gates = jnp.split(activated, 4, axis=-1)
+        read = (dh, dc_next, *gates, cell_before, tc, jnp.float32(1))
+        *dz, dc = chain(_gate_gradients, read, arithmetic=a)
+        dz = jnp.concatenate(dz, axis=-1)
         dz, dc = jnp.where(here, dz, 0.0), jnp.where(here, dc, 0.0)
         dh_before = batched_matmul(dz, w_hh_t, exact=exact)
         return (jnp.where(here, dh_before, 0.0), dc), dz

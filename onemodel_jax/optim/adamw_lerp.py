@@ -160,7 +160,7 @@ def adamw_lerp(
                 used = s if decay else s[:-1]
                 parts = [
                     split(x, [leaves[i].shape for i in chosen])
-                    for x in chain(_update, flat, used, arithmetic=arithmetic)
+                    for x in chain(_update, [*flat, *used], arithmetic=arithmetic)
                 ]
                 for i, triple in zip(chosen, zip(*parts, strict=True), strict=True):
                     new[i] = triple

@@ -93,13 +93,15 @@ SCALARS = (np.float32(0.3), np.float32(1e-8), np.float32(1e-41))
 
 @functools.cache
 def compiled():
-    return jax.jit(lambda x, y, s: guarded.chain(body, (x, y), (s,)))
+    return jax.jit(lambda x, y, s: guarded.chain(body, (x, y, s)))
 
 
 SAMPLES = [
-    (guarded.SMALLEST - 1, 50),
-    (guarded.SMALLEST, 0),
-    (guarded.SMALLEST, 5),
+    (1, 0),
+    (1, 1),
+    (guarded.BLOCK - 1, 0),
+    (guarded.BLOCK + 1, 1),
+    (guarded.DENSE * guarded.BLOCK, 1),
     (20_001, 0),
     (20_001, 1),
     (20_001, 12),
@@ -132,7 +134,7 @@ def test_only_marked_blocks_are_computed_again(monkeypatch):
     monkeypatch.setattr(guarded, "_EXACT", wrong)
     x, y = sample(20_001, 0)
     x[[300, 20_000]] = 1e-40
-    results = jax.jit(lambda x, y: guarded.chain(body, (x, y), (SCALARS[0],)))(x, y)
+    results = guarded.chain(lambda *v: body(*v), (x, y, SCALARS[0]))  # compiled anew
     again = np.zeros(20_001, bool)
     again[256:512] = again[-256:] = True
     for result, want in zip(results, reference(x, y, SCALARS[0]), strict=True):
@@ -141,8 +143,8 @@ def test_only_marked_blocks_are_computed_again(monkeypatch):
 
 
 def test_eager_vmap_scan_and_64_bit_types_change_nothing():
-    x, y = sample(guarded.SMALLEST + 1, 3)
-    chained = lambda x, y: guarded.chain(body, (x, y), (SCALARS[0],))  # noqa: E731
+    x, y = sample(guarded.BLOCK * guarded.DENSE + 1, 3)
+    chained = lambda x, y: guarded.chain(body, (x, y, SCALARS[0]))  # noqa: E731
     want = reference(x, y, SCALARS[0])
     batch = [np.stack([v, np.roll(v, 7)]) for v in (x, y)]
     scanned = lambda x, y: jax.lax.scan(  # noqa: E731
@@ -156,8 +158,33 @@ def test_eager_vmap_scan_and_64_bit_types_change_nothing():
             assert_bits_equal(result, right)
 
 
+def test_any_operand_may_be_batched():
+    x, y = sample(700, 2)
+    batch = np.stack([y, np.roll(y, 3)])
+    scalars = np.float32([0.3, 1e-41])
+    inner = jax.vmap(lambda x, y, s: guarded.chain(body, (x, y, s)), (None, 0, None))
+    both = jax.jit(jax.vmap(inner, (None, None, 0), out_axes=1))(x, batch, scalars)
+    for k, s in enumerate(scalars):
+        for n, row in enumerate(batch):
+            for result, want in zip(both, reference(x, row, s), strict=True):
+                assert_bits_equal(result[n, k], want)
+    alone = jax.vmap(lambda s: guarded.chain(body, (x, y, s)))(scalars)
+    for k, s in enumerate(scalars):
+        for result, want in zip(alone, reference(x, y, s), strict=True):
+            assert_bits_equal(result[k], want)
+
+
+def test_a_chain_is_one_equation_and_has_no_gradient():
+    x, y = sample(5, 0)
+    program = jax.make_jaxpr(lambda x: guarded.chain(body, (x, y, SCALARS[0])))(x)
+    names = [e.primitive.name for e in program.eqns]
+    assert names.count("exact_chain") == 1 and "mul" not in names
+    with pytest.raises(NotImplementedError, match="exact_chain"):
+        jax.grad(lambda x: guarded.chain(body, (x, y, SCALARS[0]))[0].sum())(x)
+
+
 def test_fast_arithmetic_is_plain():
-    x, y = sample(guarded.SMALLEST, 0)
-    fast = guarded.chain(body, (x, y), (SCALARS[0],), arithmetic="fast")
+    x, y = sample(guarded.BLOCK, 0)
+    fast = guarded.chain(body, (x, y, SCALARS[0]), arithmetic="fast")
     for result, want in zip(fast, reference(x, y, SCALARS[0]), strict=True):
         np.testing.assert_allclose(result, want, rtol=1e-4, atol=1e-4)

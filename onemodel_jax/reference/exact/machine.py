@@ -38,7 +38,7 @@ class Refused(TypeError):
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 CALLS = (
     "jit pjit closed_call core_call remat remat2 checkpoint custom_jvp_call "
-    "custom_vjp_call custom_vjp_call_jaxpr"
+    "custom_vjp_call custom_vjp_call_jaxpr exact_chain"
 ).split()
 LOOPS = ("cond", "while", "scan")
 MOVING = (
