@@ -204,21 +204,17 @@ def _abstract(*avals: Any, body: Body, jaxpr: Any) -> list[ShapedArray]:
 
 
 def _batch(operands: Any, axes: Any, *, body: Body, jaxpr: Any) -> tuple:
-    batched = [(x, a) for x, a in zip(operands, axes, strict=True) if a is not None]
-    size = batched[0][0].shape[batched[0][1]]
-    length = next(
-        x.size // (1 if a is None else size)
-        for x, a in zip(operands, axes, strict=True)
-        if x.ndim > (a is not None)
-    )
+    pairs = list(zip(operands, axes, strict=True))
+    size = next(x.shape[a] for x, a in pairs if a is not None)
+    (length,) = jaxpr.out_avals[0].shape
 
     def spread(x: Array, axis: int | None) -> Array:
         if axis is None:
             return jnp.broadcast_to(x, (size, length)) if x.ndim else x
-        x = jnp.moveaxis(x, axis, 0).reshape(size, -1)
-        return jnp.broadcast_to(x, (size, length))
+        x = jnp.moveaxis(x, axis, 0)
+        return jnp.broadcast_to(x if x.ndim == 2 else x[:, None], (size, length))
 
-    results = chain(body, [spread(x, a) for x, a in zip(operands, axes, strict=True)])
+    results = chain(body, [spread(x, a) for x, a in pairs])
     return results, [0] * len(results)
 
 

@@ -174,6 +174,19 @@ def test_any_operand_may_be_batched():
             assert_bits_equal(result[k], want)
 
 
+def test_a_batch_of_none_and_chains_of_nothing():
+    one = lambda x: guarded.chain(body, (x, x, SCALARS[0]))  # noqa: E731
+    for shape in [(0, 3), (3, 0), (0, 0)]:
+        x = np.zeros(shape, np.float32)
+        assert [r.shape for r in jax.vmap(one)(x)] == [shape] * 3
+        assert [r.shape for r in one(x)] == [shape] * 3
+    none = jnp.zeros(0, jnp.float32)
+    by_scalar = jax.vmap(
+        lambda s: guarded.chain(body, (np.ones(3, np.float32),) * 2 + (s,))
+    )
+    assert [r.shape for r in by_scalar(none)] == [(0, 3)] * 3
+
+
 def test_a_chain_is_one_equation_and_has_no_gradient():
     x, y = sample(5, 0)
     program = jax.make_jaxpr(lambda x: guarded.chain(body, (x, y, SCALARS[0])))(x)

@@ -306,6 +306,18 @@ def test_the_checked_engine_equals_the_reference_where_it_notes_nothing(shape):
     assert_bits_equal(out, want)
 
 
+def test_a_certificate_notices_doubts_that_are_lost_or_raised_for_nothing(monkeypatch):
+    checked = engines.checked
+    for wrong in (jnp.zeros_like, jnp.ones_like):
+
+        def broken(x, w, wrong=wrong):
+            out, doubtful = checked(x, w)
+            return out, wrong(doubtful)
+
+        assert not engines.certified(broken, 2, 19, 40, 17)
+    assert engines.certified(checked, 2, 19, 40, 17)
+
+
 @pytest.mark.parametrize("term", [16, 37])
 def test_a_certificate_notices_one_separately_rounded_product(monkeypatch, term):
     def separate(x, w):
