@@ -55,9 +55,26 @@ def check_option(
     function: str, argument: str, value: object, options: Sequence[object]
 ) -> None:
     """Raise ValueError unless ``value`` is one of ``options``."""
-    if value not in options:
+    if not any(isinstance(value, type(o)) and value == o for o in options):
         expected = "one of " + ", ".join(repr(o) for o in options)
         fail(ValueError, function, argument, expected, repr(value))
+
+
+def number(function: str, argument: str, value: Any, expected: str) -> float:
+    """Return the real number ``value`` as a float, of whatever size.
+
+    Raises:
+      TypeError: not one real number; text is none.
+      ValueError: an integer beyond binary64.
+    """
+    try:
+        if not isinstance(value, (str, bytes)):
+            return float(value)
+    except OverflowError:
+        fail(ValueError, function, argument, expected, "an integer beyond binary64")
+    except (TypeError, ValueError):
+        pass
+    fail(TypeError, function, argument, expected, describe(value))
 
 
 def check_arithmetic(function: str, arithmetic: str) -> bool:

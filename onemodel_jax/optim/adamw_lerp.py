@@ -10,14 +10,17 @@ import numpy as np
 from onemodel_jax._checks import check_arithmetic, fail
 from onemodel_jax._tree import OptimizerState, Params, join, split
 from onemodel_jax._types import EXACT, Arithmetic, Array
+from onemodel_jax.numerics.convert import narrow, widen
 from onemodel_jax.numerics.exact import div, mul, sqrt, sub
 from onemodel_jax.numerics.guarded import Operations, chain
-from onemodel_jax.numerics.softfloat import decode, encode
 from onemodel_jax.optim.optimizer import (
     Optimizer,
     Schedule,
+    Slots,
+    check_float32,
+    check_grads,
     check_range,
-    check_same_structure,
+    check_state,
     from_words,
     initial_rate,
     rate_of,
@@ -54,6 +57,16 @@ def _update(
     ratio = o.div(m, o.add(o.div(o.sqrt(v), sqrt_c2), eps))
     p = p if decay is None else o.mul(p, decay)
     return o.sub(p, o.mul(step_size, ratio)), m, v
+
+
+def _slots(leaves: list[Array]) -> Slots:
+    slots: Slots = OrderedDict()
+    for slot in ("exp_avg", "exp_avg_sq"):
+        for i, leaf in enumerate(leaves):
+            slots[f"{slot}.{i}"] = leaf.shape, "float32"
+    for slot in ("b1_power", "b2_power"):
+        slots[slot] = (2,), "int32"
+    return slots
 
 
 def adamw_lerp(
@@ -93,7 +106,11 @@ def adamw_lerp(
       the binary64 running products).
 
     Raises:
-      ValueError: a hyper-parameter is out of range.
+      TypeError: a hyper-parameter is not a number; in ``init`` and ``step``: a
+        parameter, a gradient or a schedule's rate is not float32, or the state has
+        another dtype.
+      ValueError: a hyper-parameter is out of range; in ``step``: gradients or state
+        do not fit the parameters.
     """
     name = "adamw_lerp"
     check_arithmetic(name, arithmetic)
@@ -110,11 +127,11 @@ def adamw_lerp(
     )
 
     def init(params: Params) -> OptimizerState:
+        check_float32(name, "params", params)
         leaves = jax.tree_util.tree_leaves(params)
         slots: Params = OrderedDict()
-        for slot in ("exp_avg", "exp_avg_sq"):
-            for i, leaf in enumerate(leaves):
-                slots[f"{slot}.{i}"] = jnp.zeros(leaf.shape, jnp.float32)
+        for slot, (shape, dtype) in _slots(leaves).items():
+            slots[slot] = jnp.zeros(shape, dtype)
         for slot in ("b1_power", "b2_power"):  # two arrays: a donated state owns both
             with jax.enable_x64(True):
                 slots[slot] = words_of(jnp.ones((), jnp.float64))
@@ -124,7 +141,7 @@ def adamw_lerp(
     def scalars(rate: Array, slots: Params) -> tuple[list[Array], Params]:
         """Return what _update takes after the tensors, and the new powers."""
         with jax.enable_x64(True):
-            lr = decode(rate)
+            lr = widen(rate)
             powers = {
                 "b1_power": mul(from_words(slots["b1_power"]), b1),
                 "b2_power": mul(from_words(slots["b2_power"]), b2),
@@ -132,16 +149,18 @@ def adamw_lerp(
             c1, c2 = (sub(1.0, p) for p in powers.values())
             step_size, decay = div(lr, c1), sub(1.0, mul(lr, weight_decay))
             wide = (1.0 - b1, b2, 1.0 - b2, step_size, sqrt(c2), eps, decay)
-            narrow = [encode(jnp.asarray(value, jnp.float64)) for value in wide]
-            return narrow, OrderedDict((k, words_of(p)) for k, p in powers.items())
+            rounded = [narrow(jnp.asarray(value, jnp.float64)) for value in wide]
+            return rounded, OrderedDict((k, words_of(p)) for k, p in powers.items())
 
     def step(
         params: Params, grads: Params, state: OptimizerState
     ) -> tuple[Params, OptimizerState]:
-        check_same_structure(name, params, grads)
-        rate = rate_of(learning_rate, state)
-        s, powers = scalars(rate, state.slots)
+        check_float32(name, "params", params)
+        check_grads(name, params, grads)
         leaves, tree = jax.tree_util.tree_flatten(params)
+        check_state(name, state, _slots(leaves))
+        rate = rate_of(name, learning_rate, state)
+        s, powers = scalars(rate, state.slots)
         rows = list(
             zip(
                 leaves,

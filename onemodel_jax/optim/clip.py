@@ -6,23 +6,25 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from onemodel_jax._checks import check_arithmetic, fail
+from onemodel_jax._checks import check_arithmetic, fail, number
 from onemodel_jax._tree import join, split
 from onemodel_jax._types import EXACT, Arithmetic, Array, PyTree
+from onemodel_jax.numerics.convert import narrow, widen
 from onemodel_jax.numerics.exact import add, div, mul, sqrt
 from onemodel_jax.numerics.lanes import batched_matmul
 from onemodel_jax.numerics.primitives import island
-from onemodel_jax.numerics.softfloat import decode, encode
+from onemodel_jax.optim.optimizer import check_float32
 
 _GUARD = 1e-6
 
 
 def _positive(function: str, argument: str, value: Any) -> float:
     """Return ``value`` as a float, refusing negative numbers and NaN."""
-    number = float(value)
-    if not number >= 0.0:
-        fail(ValueError, function, argument, "a number of at least 0", repr(value))
-    return number
+    expected = "a number of at least 0"
+    result = number(function, argument, value, expected)
+    if not result >= 0.0:
+        fail(ValueError, function, argument, expected, repr(value))
+    return result
 
 
 def _squared_norms(grads: list[Array], exact: bool) -> Array:
@@ -47,14 +49,18 @@ def norm_of_dots(grads: PyTree, *, arithmetic: Arithmetic = EXACT) -> Array:
     Args:
       grads: tree of float32 tensors, in parameter order; an empty tree has norm 0.
       arithmetic: "exact" or "fast".
+
+    Raises:
+      TypeError: a gradient is not float32.
     """
     exact = check_arithmetic("norm_of_dots", arithmetic)
+    check_float32("norm_of_dots", "grads", grads)
     leaves = jax.tree_util.tree_leaves(grads)
     with jax.enable_x64(True):
         zero = jnp.zeros((), jnp.float64)
         if not leaves:
             return zero
-        dots = decode(_squared_norms(leaves, exact))
+        dots = widen(_squared_norms(leaves, exact))
         total, _ = lax.scan(lambda t, x: (add(t, x), None), zero, dots)
         return sqrt(total)
 
@@ -77,15 +83,17 @@ def clip_by_dots(
       The gradients and the norm before clipping, () float32.
 
     Raises:
+      TypeError: a gradient is not float32, or max_norm not a number.
       ValueError: max_norm is negative or NaN.
     """
     limit = _positive("clip_by_dots", "max_norm", max_norm)
+    check_float32("clip_by_dots", "grads", grads)
     norm = norm_of_dots(grads, arithmetic=arithmetic)
     leaves, tree = jax.tree_util.tree_flatten(grads)
     with jax.enable_x64(True):
-        factor = island(lambda n: encode(div(limit, add(n, _GUARD))), norm)
+        factor = island(lambda n: narrow(div(limit, add(n, _GUARD))), norm)
         clip = (norm > limit) & (norm < jnp.inf)
-        rounded = encode(norm)
+        rounded = narrow(norm)
     if not leaves:
         return grads, rounded
 

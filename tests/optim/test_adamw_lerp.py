@@ -276,6 +276,7 @@ BAD = {
     "b2": ({"b2": -0.1}, r"b2: expected 0.0 <= value < 1.0, got -0.1"),
     "eps": ({"eps": -1e-8}, "eps: expected 0.0 <= value < inf, got -1e-08"),
     "weight_decay": ({"weight_decay": float("nan")}, "weight_decay: .* got nan"),
+    "a huge integer": ({"eps": 10**400}, "eps: .* got an integer beyond binary64"),
     "arithmetic": ({"arithmetic": "none"}, "arithmetic: expected one of 'exact'"),
 }
 
@@ -285,6 +286,23 @@ def test_bad_hyper_parameters_are_refused(case):
     options, text = BAD[case]
     with pytest.raises(ValueError, match=f"^adamw_lerp: {text}"):
         adamw_lerp(0.1, **options)
+
+
+@pytest.mark.parametrize("bad", ["0.5", None, [0.5], 1j, np.zeros(2)])
+@pytest.mark.parametrize("name", ["b1", "b2", "eps", "weight_decay"])
+def test_a_hyper_parameter_that_is_no_number_is_refused(name, bad):
+    with pytest.raises(TypeError, match=f"^adamw_lerp: {name}: expected 0.0 <= value"):
+        adamw_lerp(0.1, **{name: bad})
+
+
+def test_a_rate_that_is_infinite_in_binary32_is_refused():
+    largest = float(np.finfo(np.float32).max)
+    state = adamw_lerp(largest + 2.0**102).init(scalar(0.0))
+    assert_bits_equal(state.learning_rate, np.float32(largest))
+    text = "^adamw_lerp: learning_rate: expected finite in float32, got "
+    for rate in (largest + 2.0**103, 1e300):
+        with pytest.raises(ValueError, match=text):
+            adamw_lerp(rate).init(scalar(0.0))
 
 
 @pytest.mark.parametrize("rate", [-0.1, float("nan"), float("inf")])
@@ -300,7 +318,92 @@ def test_gradients_of_another_tree_shape_or_type_are_refused():
     reordered = OrderedDict(b=params["b"], a=params["a"])
     with pytest.raises(ValueError, match="^adamw_lerp: grads: expected the tree of"):
         optimizer.step(params, reordered, state)
-    for bad in (np.zeros(3, np.float32), np.zeros(2, np.int32)):
+    for bad, error in ((np.zeros(3, np.float32), ValueError), (np.zeros(2), TypeError)):
         grads = OrderedDict(a=params["a"], b=bad)
-        with pytest.raises(ValueError, match=r"^adamw_lerp: grads\['b'\]: expected f"):
+        text = r"^adamw_lerp: grads\['b'\]: expected float32\[2\], got float..\[.\]$"
+        with pytest.raises(error, match=text):
             optimizer.step(params, grads, state)
+
+
+@pytest.mark.parametrize("arithmetic", ["exact", "fast"])
+@pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16", "int32"])
+def test_parameters_of_another_type_are_refused_never_promoted(dtype, arithmetic):
+    optimizer = adamw_lerp(0.1, arithmetic=arithmetic)
+    state = optimizer.init(scalar(1.0))
+    with jax.enable_x64(True):
+        bad = OrderedDict(p=jnp.ones(1, dtype))
+    text = rf"^adamw_lerp: params\['p'\]: expected float32, got {dtype}\[1\]$"
+    with pytest.raises(TypeError, match=text):
+        optimizer.init(bad)
+    for grads in (bad, scalar(1.0)):
+        with pytest.raises(TypeError, match=text):
+            optimizer.step(bad, grads, state)
+
+
+BAD_STATES = {
+    "no state": (lambda s: {"step": 0}, TypeError, "state: expected OptimizerState"),
+    "a step of int64": (
+        lambda s: dataclasses.replace(s, step=np.int64(0)),
+        TypeError,
+        r"state.step: expected int32\[\], got int64\[\]",
+    ),
+    "a rate that is a number": (
+        lambda s: dataclasses.replace(s, learning_rate=0.1),
+        TypeError,
+        r"state.learning_rate: expected float32\[\], got float",
+    ),
+    "a slot of float64": (
+        lambda s: with_slot(s, "exp_avg.0", np.zeros(1)),
+        TypeError,
+        r"state.slots\['exp_avg.0'\]: expected float32\[1\], got float64\[1\]",
+    ),
+    "a slot of another shape": (
+        lambda s: with_slot(s, "exp_avg_sq.0", np.zeros(2, np.float32)),
+        ValueError,
+        r"state.slots\['exp_avg_sq.0'\]: expected float32\[1\], got float32\[2\]",
+    ),
+    "a slot too many": (
+        lambda s: with_slot(s, "exp_avg.1", np.zeros(1, np.float32)),
+        ValueError,
+        "state.slots: expected 4 slots for these params, got 'exp_avg.1'",
+    ),
+    "a slot missing": (
+        lambda s: with_slot(s, "b2_power", None),
+        ValueError,
+        r"state.slots\['b2_power'\]: expected int32\[2\], got no such slot",
+    ),
+}
+
+
+def with_slot(state, name, value):
+    slots = OrderedDict((k, v) for k, v in state.slots.items() if k != name)
+    if value is not None:
+        slots[name] = value
+    return dataclasses.replace(state, slots=slots)
+
+
+@pytest.mark.parametrize("case", BAD_STATES)
+def test_a_state_that_does_not_fit_is_refused(case):
+    change, error, text = BAD_STATES[case]
+    optimizer = adamw_lerp(0.1)
+    state = change(optimizer.init(scalar(0.0)))
+    with pytest.raises(error, match=f"^adamw_lerp: {text}"):
+        optimizer.step(scalar(0.0), scalar(1.0), state)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "error", "got"),
+    [
+        (lambda step: 0.1, TypeError, "float"),
+        (lambda step: np.float64(0.1), TypeError, r"float64\[\]"),
+        (lambda step: np.full(1, 0.1, np.float32), ValueError, r"float32\[1\]"),
+    ],
+)
+def test_a_schedule_of_another_type_is_refused(schedule, error, got):
+    text = rf"^adamw_lerp: learning_rate\(step\): expected float32\[\], got {got}$"
+    state = adamw_lerp(0.1).init(scalar(0.0))
+    optimizer = adamw_lerp(schedule)
+    with pytest.raises(error, match=text):
+        optimizer.init(scalar(0.0))
+    with pytest.raises(error, match=text):
+        optimizer.step(scalar(0.0), scalar(1.0), state)

@@ -136,6 +136,17 @@ def test_bad_limits_are_refused(limit):
         clip_by_dots(tree([1.0]), limit)
 
 
+@pytest.mark.parametrize("function", [norm_of_dots, lambda g: clip_by_dots(g, 1.0)])
+def test_gradients_of_another_type_are_refused(function):
+    text = r"^(norm_of|clip_by)_dots: grads\['t'\]: expected float32, got float16\[2\]$"
+    with pytest.raises(TypeError, match=text):
+        function({"t": np.zeros(2, np.float16)})
+    with pytest.raises(
+        TypeError, match="^clip_by_dots: max_norm: expected a number of"
+    ):
+        clip_by_dots(tree([1.0]), "1")
+
+
 def test_bad_arithmetic_is_refused():
     with pytest.raises(ValueError, match="^norm_of_dots: arithmetic: expected one of"):
         norm_of_dots({"t": jnp.zeros(1)}, arithmetic="quick")
