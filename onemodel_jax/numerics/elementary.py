@@ -51,7 +51,7 @@ def _split(x: Array) -> tuple[Array, Array]:
     b = bits_of(x)
     m = from_bits((b & 0x000F_FFFF_FFFF_FFFF) | 0x3FF0_0000_0000_0000)
     big = m >= _SQRT_2
-    k = (((b >> 52) & 0x7FF) - 1023 + big).astype(jnp.float64)
+    k = (((b >> 52) & 0x7FF) - 1023 + big.astype(b.dtype)).astype(jnp.float64)
     return jnp.where(big, m * 0.5, m), k
 
 
