@@ -37,7 +37,7 @@ class Case(NamedTuple):
     naive: Callable[..., Any]
     ours: Callable[..., Any]
     truth: Callable[..., Any]
-    tiny: bool = False
+    operands: str = "ordinary"
 
 
 def _adamw(arithmetic: Arithmetic) -> Callable[..., Any]:
@@ -124,14 +124,28 @@ def _cases() -> list[Case]:
             lambda x, y, z: x * y,
             lambda x, y, z: mul(x, y),
             lambda x, y, z: x * y,
-            tiny=True,
+            operands="tiny",
+        ),
+        Case(
+            "x * y, huge, inf and NaN",
+            lambda x, y, z: x * y,
+            lambda x, y, z: mul(x, y),
+            lambda x, y, z: x * y,
+            operands="huge",
+        ),
+        Case(
+            "x*y - z, the same",
+            lambda x, y, z: x * y - z,
+            lambda x, y, z: sub(mul(x, y), z),
+            lambda x, y, z: x * y - z,
+            operands="huge",
         ),
         Case(
             "max(z, 0), z subnormal",
             lambda x, y, z: jnp.maximum(z, F(0)),
             lambda x, y, z: exact.maximum(z, F(0)),
             lambda x, y, z: np.maximum(z, F(0)),
-            tiny=True,
+            operands="tiny",
         ),
         Case(
             "exp(x)",
@@ -151,7 +165,7 @@ def _cases() -> list[Case]:
             _adamw(FAST),
             _adamw(EXACT),
             _reference_adamw,
-            tiny=True,
+            operands="tiny",
         ),
         Case(
             "sums of 125",
@@ -168,12 +182,24 @@ def _cases() -> list[Case]:
     ]
 
 
-def _operands(tiny: bool) -> tuple[np.ndarray, ...]:
+def _operands(kind: str) -> tuple[np.ndarray, ...]:
+    """Return x, y, z (SIZE,): normal variates, scaled to the bottom or to the top.
+
+    At the top about a third of the products overflow, and one operand in ten is an
+    infinity, a NaN or a zero.
+    """
     rng = np.random.default_rng(0)
     x, y, z = rng.standard_normal((3, SIZE)).astype(F)
-    if tiny:
+    if kind == "tiny":
         scale = F(2.0) ** rng.integers(-70, -60, (2, SIZE)).astype(F)
         x, y, z = x * scale[0], y * scale[1], z * F(2.0**-130)
+    if kind == "huge":
+        x, y, z = np.ldexp(x, 63), np.ldexp(y, 65), np.ldexp(z, 125)
+        special = np.array([np.inf, -np.inf, np.nan, 0.0, -0.0], F)
+        x, y, z = (
+            np.where(rng.random(SIZE) < 0.1, rng.choice(special, SIZE), v)
+            for v in (x, y, z)
+        )
     return x, y, z
 
 
@@ -188,7 +214,7 @@ def run_battery() -> list[Row]:
     """Return one row per computation; ``ours`` must be 0 in each."""
     rows = []
     for case in _cases():
-        operands = _operands(case.tiny)
+        operands = _operands(case.operands)
         with np.errstate(all="ignore"):
             want = np.asarray(case.truth(*operands), F)
         naive, ours = (

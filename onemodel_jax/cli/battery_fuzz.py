@@ -1,6 +1,7 @@
 """Compile random programs of exact operations and compare every bit with NumPy."""
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -15,7 +16,10 @@ GROUP = 16  # programs compiled as one
 
 
 class Failure(NamedTuple):
-    """A program with a wrong bit; ``fuzz(seed, 1, first=index)`` repeats it."""
+    """A program with a wrong bit; ``fuzz(seed, 1, first=index)`` repeats it.
+
+    That runs the program alone, under ``mode`` and the three others.
+    """
 
     seed: int
     index: int
@@ -101,9 +105,14 @@ def difference(got: np.ndarray, want: np.ndarray) -> str | None:
     return f"element {k}: {float(a[k]).hex()} instead of {float(b[k]).hex()}"
 
 
-def _check_group(seed: int, indices: list[int]) -> list[Failure]:
+def mode_of(index: int, turn: int) -> str:
+    """Return the mode of a program in a turn; in turns 0 to 3 it has every one."""
+    return MODES[(index // 2 + turn) % len(MODES)]
+
+
+def _check_group(seed: int, indices: list[int], turn: int) -> list[Failure]:
     programs = [generate(seed, k) for k in indices]
-    modes = [MODES[k // 2 % len(MODES)] for k in indices]
+    modes = [mode_of(k, turn) for k in indices]
     inputs = [_batched(p, seed, k) for p, k in zip(programs, indices, strict=True)]
 
     def run(inputs: list[list[Any]]) -> list[list[Any]]:
@@ -131,30 +140,32 @@ def fuzz(
     count: int,
     *,
     first: int = 0,
+    turns: Sequence[int] = tuple(range(len(MODES))),
     progress: Callable[[int], None] | None = None,
 ) -> list[Failure]:
     """Check programs ``first`` to ``first + count - 1`` of a seed.
 
-    Even indices are float32 and run with 64-bit types off, odd ones float64; the mode
-    (jit, vmap, scan, custom VJP) goes round every two. Inputs are hard operands.
+    Even indices are float32 and run with 64-bit types off, odd ones float64. In turn t
+    a program runs under mode (index // 2 + t) mod 4 of jit, vmap, scan and custom VJP;
+    the turns of one program are compiled apart. Inputs are hard operands.
 
     Args:
       seed, first: not negative; together with an index they fix a program.
       count: number of programs.
-      progress: called with the number of programs done, after each compilation.
+      turns: by default 0 to 3, each program under all four modes; a single one gives
+        each program one mode.
+      progress: called with the number of programs done, after all turns of some.
 
     Returns:
       The failures; empty if every bit is right.
     """
     failures: list[Failure] = []
-    done = 0
     for start in range(first, first + count, 2 * GROUP):
         block = range(start, min(start + 2 * GROUP, first + count))
-        for parity in (0, 1):
+        for parity, turn in itertools.product((0, 1), turns):
             indices = [k for k in block if k % 2 == parity]
             if indices:
-                failures += _check_group(seed, indices)
-                done += len(indices)
-                if progress:
-                    progress(done)
+                failures += _check_group(seed, indices, turn)
+        if progress:
+            progress(block.stop - first)
     return failures

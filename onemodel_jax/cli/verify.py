@@ -15,14 +15,15 @@ from onemodel_jax._tree import TrainState
 from onemodel_jax._types import EXACT
 from onemodel_jax.cli import session, verify_vjp
 from onemodel_jax.cli.battery import count_different, run_battery
-from onemodel_jax.cli.battery_fuzz import fuzz
+from onemodel_jax.cli.battery_fuzz import MODES, fuzz
+from onemodel_jax.cli.machine import num_threads, own_isa
 from onemodel_jax.models.crnn import DIGITS
 from onemodel_jax.numerics import engines
 from onemodel_jax.numerics.lanes import emulated_only
 from onemodel_jax.training import make_train_step
 
 BATCH = 4
-FUZZED = 40
+FUZZED = 12
 
 
 def add_parser(commands: Any) -> None:
@@ -47,7 +48,7 @@ def add_parser(commands: Any) -> None:
         "--fuzz",
         type=int,
         metavar="COUNT",
-        help="random programs of exact operations, each bit against NumPy",
+        help="random programs of exact operations under four modes, against NumPy",
     )
     what.add_argument(
         "--vjp",
@@ -75,6 +76,8 @@ def run(args: argparse.Namespace) -> int:
     """Run the chosen check; 0 if all is equal, 1 if anything differs."""
     if args.batch < 1:
         fail(ValueError, "verify", "--batch", "at least 1", args.batch)
+    if not 0 <= args.seed < 1 << 64:
+        fail(ValueError, "verify", "--seed", "0 to 2^64 - 1", args.seed)
     if args.vjp is not None:
         return verify_vjp.run(
             args.vjp,
@@ -93,11 +96,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def verify_programs(seed: int, count: int) -> int:
-    """Run random programs; print each failure with what reproduces it."""
+    """Run random programs under all modes; print each failure with what repeats it."""
     failures = fuzz(seed, count, progress=_show_progress if count > FUZZED else None)
     for failure in failures:
         print(failure)
-    print(f"{count} random programs, seed {seed}: {len(failures)} differ")
+    wrong = len({(failure.index, failure.mode) for failure in failures})
+    modes = ", ".join(MODES)
+    print(f"{count} random programs, seed {seed}, each under {modes}: {wrong} differ")
     return 1 if failures else 0
 
 
@@ -108,10 +113,10 @@ def _show_progress(done: int) -> None:
 def verify_arithmetic(seed: int) -> int:
     """Print the hazards of naive code on this machine, and the library's results."""
     flags = os.environ.get("XLA_FLAGS", "none")
-    threads = os.environ.get("NPROC", os.cpu_count())
+    target = " ".join(filter(None, (platform.machine(), own_isa())))
     print(
-        f"jax {jax.__version__}, jaxlib {version('jaxlib')}, {platform.machine()}, "
-        f"{threads} threads, XLA_FLAGS {flags}"
+        f"jax {jax.__version__}, jaxlib {version('jaxlib')}, {target}, "
+        f"{num_threads()} threads, XLA_FLAGS {flags}"
     )
     shape = (1, 80, 250, 80)
     with jax.enable_x64(True):

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import jax
 import numpy as np
-from jax.experimental.serialize_executable import serialize
 
 from onemodel_jax import numerics
 from onemodel_jax.reference.lanes import arithmetic as reference
@@ -33,23 +32,6 @@ def _allowed(flag, *limits):
     cpu = Path("/proc/cpuinfo")
     barred = re.search(pattern, os.environ.get("XLA_FLAGS", ""))
     return not barred and cpu.exists() and f" {flag} " in cpu.read_text()
-
-
-@functools.cache
-def target_features():
-    """Return the CPU features that a program compiled in this process may use.
-
-    A serialized executable lists them, as in ``+avx2,+fma,-avx512f``.
-    """
-    compiled = jax.jit(lambda x: x + 1).lower(np.zeros(8, np.float32)).compile()
-    found = re.findall(rb"\+([a-z0-9.]+)", serialize(compiled)[0])
-    return {name.decode() for name in found}
-
-
-def own_isa():
-    """Return the name that --xla_cpu_max_isa has for what this process targets."""
-    marks = {"AVX512": "avx512f", "AVX2": "avx2", "AVX": "avx", "SSE4_2": "sse4.2"}
-    return next((k for k, v in marks.items() if v in target_features()), None)
 
 
 HAS_AVX = _allowed("avx", "SSE4_2")

@@ -17,9 +17,10 @@ import pytest
 from jax import lax
 
 from onemodel_jax import numerics as exact
+from onemodel_jax.cli.machine import own_isa, target_features
 from onemodel_jax.numerics.softfloat import pin
 from onemodel_jax.reference.lanes import lanes as reference_lanes
-from tests.numerics.samples import HAS_AVX, HAS_FMA, own_isa, target_features
+from tests.numerics.samples import HAS_AVX, HAS_FMA
 from tests.support import assert_bits_equal, bits
 
 F = np.float32

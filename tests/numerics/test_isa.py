@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.numerics.samples import HAS_FMA, own_isa
+from onemodel_jax.cli.machine import own_isa
+from tests.numerics.samples import HAS_FMA
 from tests.support import ROOT, environment, require_isa, run_python
 
 HERE = Path(__file__).parent
