@@ -30,7 +30,7 @@ def bench_checkpoint(mebibytes: int, rounds: int) -> int:
         from safetensors import numpy as other
     except ImportError:
         raise ImportError(
-            "bench checkpoint: expected safetensors, install onemodel-jax[exchange]"
+            "bench: checkpoint: expected safetensors, install onemodel-jax[exchange]"
         ) from None
     params = _state(mebibytes)
     flat = {name: np.asarray(x) for name, x in params.items()}

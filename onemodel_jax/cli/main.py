@@ -3,6 +3,7 @@
 import argparse
 import importlib
 import os
+import re
 import sys
 from collections.abc import Sequence
 
@@ -42,8 +43,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"onemodel {args.command}: interrupted", file=sys.stderr)
         return 130
     except (ValueError, TypeError, OSError, ImportError) as error:
-        print(f"onemodel {args.command}: {error}", file=sys.stderr)
+        print(_line(args.command, str(error)), file=sys.stderr)
         return 2
+
+
+def _line(command: str, error: str) -> str:
+    """Return an error with the command before it, once: some begin with its name."""
+    named = re.match(rf"{command}( --?\w+)?: ", error)
+    return f"onemodel {error}" if named else f"onemodel {command}: {error}"
 
 
 if __name__ == "__main__":

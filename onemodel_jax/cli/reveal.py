@@ -3,6 +3,7 @@
 import argparse
 import inspect
 import math
+import os
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -47,7 +48,11 @@ def add_parser(commands: Any) -> None:
         "names", nargs="*", help="what to probe (onemodel.dot, jnp.sum)"
     )
     parser.add_argument("-n", type=int, default=32, help="number of terms (32)")
-    parser.add_argument("--draw", metavar="FILE", help="also draw them (needs 'plot')")
+    parser.add_argument(
+        "--draw",
+        metavar="FILE",
+        help="also draw them, by default as .png (needs 'plot')",
+    )
     parser.set_defaults(run=run)
 
 
@@ -55,8 +60,7 @@ def run(args: argparse.Namespace) -> int:
     """Print each tree; draw them side by side if asked."""
     if not 1 <= args.n <= 1 << 24:
         fail(ValueError, "reveal", "-n", "1 to 2^24", args.n)
-    if args.draw:
-        _check_drawing(args.draw)
+    destination = None if args.draw is None else _check_drawing(args.draw)
     probed = [_resolve(name) for name in args.names or ["onemodel.dot", "jnp.sum"]]
     orders = []
     for function in probed:
@@ -67,9 +71,9 @@ def run(args: argparse.Namespace) -> int:
         print(", ".join([function.name, *facts]))
         print(order)
         print()
-    if args.draw:
-        _draw(orders, args.draw)
-        print(f"drew {args.draw}")
+    if destination is not None:
+        _draw(orders, destination)
+        print(f"drew {destination}")
     return 0
 
 
@@ -133,24 +137,35 @@ def _fusion(probed: Probed, order: Order) -> list[str]:
     if not probed.is_dot or order.size < 2:
         return []
     fused = sum(numerics.reveal_fusion(probed.function, order))
-    return [f"{fused} products fused into their addition"]
+    if fused:
+        return [f"{fused} products fused into their addition"]
+    # An addition to zero rounds alike, fused or not: with one term a lane nothing shows.
+    return ["no product seen fused (the first of a lane, added to 0, cannot show it)"]
 
 
-def _check_drawing(path: str) -> None:
-    """Refuse what cannot be drawn before the work."""
+def _check_drawing(path: str) -> str:
+    """Return the file to write: a name without an ending is a PNG.
+
+    Refuse what cannot be drawn before the work.
+    """
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
     except ImportError:
         raise ImportError(
             "reveal: --draw: expected matplotlib, install onemodel-jax[plot]"
         ) from None
-    folder = Path(path).parent
-    if not folder.is_dir():
+    given = path
+    if not Path(path).suffix:
+        path = f"{path.rstrip('.')}.png"
+    if given.endswith(os.sep) or Path(given).is_dir() or Path(path).is_dir():
+        fail(ValueError, "reveal", "--draw", "a file, no folder", repr(given))
+    if not Path(path).parent.is_dir():
         fail(ValueError, "reveal", "--draw", "a file in a folder that exists", path)
     kinds = FigureCanvasAgg.get_supported_filetypes()
-    if Path(path).suffix.removeprefix(".").lower() not in (*kinds, ""):
+    if Path(path).suffix.removeprefix(".").lower() not in kinds:
         expected = f"a name that ends in one of {', '.join(sorted(kinds))}"
         fail(ValueError, "reveal", "--draw", expected, path)
+    return path
 
 
 def _draw(orders: list[tuple[str, Order]], path: str) -> None:

@@ -18,8 +18,9 @@ What can be told apart, and what cannot (SPEC, "Revealed orders"):
   binary64 additions, and ``accumulator`` says which of them gave the function's bits
   on random terms. None: neither did. The tree then says only which terms meet where:
   accumulators of other or mixed widths, compensated sums, terms cut in a wide node.
-  The bits that each addition keeps: ``reveal_widths``. The last addition of all shows
-  its result's width only.
+  ``result`` is what the last sum was rounded to, which may be narrower than what is
+  returned: a Python float of a binary32 sum. The bits that each addition keeps:
+  ``reveal_widths``. The last addition of all shows its result's width only.
 - Whether products are fused: :func:`reveal_fusion`.
 """
 
@@ -31,7 +32,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from onemodel_jax._checks import check_option, fail
+from onemodel_jax._checks import check_option, describe, fail
 from onemodel_jax.numerics.trees import Order, Tree, postorder
 
 #: Exponents of u and of M. Far from the subnormals, which hardware may flush.
@@ -62,6 +63,7 @@ def reveal_order(
       dtype: "float32" or "float64".
 
     Raises:
+      TypeError: n is no integer.
       ValueError: n is out of range; sum_fn raises, returns no scalar or another result
         the second time; or it is no sum of one fixed tree (terms are missing or
         weighted, or its answers contradict each other).
@@ -73,8 +75,11 @@ def reveal_order(
       `-- 2 + 3
     """
     check_option("reveal_order", "dtype", dtype, tuple(_SCALES))
+    if isinstance(n, bool | np.bool_) or not isinstance(n, int | np.integer):
+        fail(TypeError, "reveal_order", "n", "an integer", describe(n))
     if not 1 <= n <= 1 << 24:
         fail(ValueError, "reveal_order", "n", "1 to 2^24", n)
+    n = int(n)
     black_box = _caller(sum_fn)
     terms, sums = _random_sums(black_box, n, dtype)
     common, keeps = _questions(black_box, n, dtype)
@@ -303,15 +308,22 @@ def _freeze(tree: _Tree, n: int) -> Tree:
 
 
 def _with_accumulator(tree: Tree, terms: np.ndarray, sums: np.ndarray) -> Order:
-    """Return the order with the narrowest accumulator that gives all the sums."""
-    size, result = terms.shape[1], str(sums.dtype)
+    """Return the order with the narrowest accumulator that gives all the sums.
+
+    A sum that comes back in a wider dtype, such as a Python float, may have been
+    rounded to float32 before: that is tried first.
+    """
+    size, returned = terms.shape[1], str(sums.dtype)
+    widened = np.can_cast(np.float32, sums.dtype)
+    results = dict.fromkeys((*(("float32",) if widened else ()), returned))
     for dtype in dict.fromkeys((str(terms.dtype), "float64")):
-        order = Order(tree, size, dtype, result)
-        if order.evaluate(terms).tobytes() == sums.tobytes():
-            return order
+        for result in results:
+            order = Order(tree, size, dtype, result)
+            if order.evaluate(terms).astype(returned).tobytes() == sums.tobytes():
+                return order
     if size == 1:
         _no_sum(f"{float(sums[0])!r} for the one term {float(terms[0, 0])!r}")
-    return Order(tree, size, None, result)
+    return Order(tree, size, None, returned)
 
 
 def reveal_fusion(

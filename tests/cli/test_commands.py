@@ -136,6 +136,8 @@ def test_a_users_error_is_one_line_and_exit_code_2(case, capsys):
     assert main(command) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1 and text in error
+    assert error.startswith(f"onemodel {command[0]}")
+    assert error.count(command[0]) == 1
 
 
 @pytest.mark.parametrize(
@@ -170,7 +172,8 @@ def test_resume_refuses_other_lines(checkpoint, tmp_path, capsys):
 def test_reveal_prints_the_halving_tree(capsys):
     assert main(["reveal", "onemodel.dot", "-n", "16"]) == 0
     out = capsys.readouterr().out
-    assert "16 terms, depth 4, every sum rounded to float32, 0 products fused" in out
+    assert "16 terms, depth 4, every sum rounded to float32, no product seen" in out
+    assert "added to 0, cannot show it" in out
     assert "0 + 8" in out and "7 + 15" in out
 
 
@@ -185,6 +188,9 @@ def backwards(x):
 
 def dot(x, y):
     return np.float32(sum(x.astype(float) * y.astype(float)))
+
+def as_float(x, y):
+    return float(np.cumsum(x * y)[-1])
 
 def largest(x):
     return np.sum(np.sort(x))
@@ -231,6 +237,12 @@ def test_reveal_takes_functions_of_the_users(sums, capsys):
     assert tree.startswith("+ (5 at once)")
 
 
+def test_reveal_sees_the_rounding_behind_a_python_float(sums, capsys):
+    assert main(["reveal", "my_sums:as_float", "-n", "5"]) == 0
+    out = capsys.readouterr().out
+    assert "depth 4, every sum rounded to float32, no product seen fused" in out
+
+
 REVEAL_ERRORS = {
     "my_sums:mean": "my_sums:mean: expected a sum of its terms, got 1.0 for 4 ones",
     "my_sums:short": "my_sums:short: expected a function of float32[4] to a number, "
@@ -245,6 +257,8 @@ REVEAL_ERRORS = {
     "./my_sums:dot": "expected module:function, got './my_sums:dot'",
     "-n 0": "-n: expected 1 to 2^24, got 0",
     "--draw nowhere/x.png": "--draw: expected a file in a folder that exists",
+    "--draw .": "--draw: expected a file, no folder, got '.'",
+    "--draw x/": "--draw: expected a file, no folder, got 'x/'",
     "--draw x.abc": "--draw: expected a name that ends in one of",
 }
 
@@ -255,7 +269,8 @@ def test_reveal_refuses_in_one_line(options, sums, capsys):
         pytest.importorskip("matplotlib")
     assert main(["reveal", "-n", "4", *options.split()]) == 2
     out, error = capsys.readouterr()
-    assert error.count("\n") == 1 and error.startswith("onemodel reveal: reveal: ")
+    assert error.count("\n") == 1 and error.startswith("onemodel reveal: ")
+    assert error.count("reveal: ") == 1
     assert REVEAL_ERRORS[options] in error and not out
 
 
@@ -264,7 +279,20 @@ def test_reveal_draws(tmp_path, capsys):
     path = tmp_path / "trees.png"
     assert main(["reveal", "np.sum", "-n", "9", "--draw", str(path)]) == 0
     assert path.read_bytes().startswith(b"\x89PNG")
-    assert f"drew {path}" in capsys.readouterr().out
+    assert f"drew {path}\n" in capsys.readouterr().out
+
+
+def test_reveal_says_which_file_it_wrote(tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    assert main(["reveal", "np.sum", "-n", "2", "--draw", str(tmp_path / "trees")]) == 0
+    assert f"drew {tmp_path}/trees.png\n" in capsys.readouterr().out
+    assert [path.name for path in tmp_path.iterdir()] == ["trees.png"]
+
+
+def test_an_error_names_the_command_once(sums, capsys):
+    assert main(["verify", "--vjp", "my_sums:number"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("onemodel verify --vjp: function: expected a function")
 
 
 def test_verify_arithmetic_holds_and_shows_the_hazards(capsys):

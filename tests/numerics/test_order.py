@@ -203,6 +203,24 @@ ACCUMULATORS = {
         "float64",
         "float32",
     ),
+    "float32, as a Python float": (
+        lambda x: float(chain(x)),
+        CHAIN,
+        "float32",
+        "float32",
+    ),
+    "float64, rounded, as a Python float": (
+        lambda x: float(F(chain(x, np.float64))),
+        CHAIN,
+        "float64",
+        "float32",
+    ),
+    "float64, as a Python float": (
+        lambda x: float(chain(x, np.float64)),
+        CHAIN,
+        "float64",
+        "float64",
+    ),
     "longer": (
         lambda x: F(chain(x, np.longdouble)),
         CHAIN,
@@ -391,6 +409,10 @@ def test_what_is_no_sum_is_refused(case):
 def test_bad_sizes_and_dtypes_are_refused():
     with pytest.raises(ValueError, match="^reveal_order: n: expected 1 to 2"):
         reveal_order(np.sum, 0)
+    for n in ("4", 4.0, True, np.True_, None, np.arange(4)):
+        with pytest.raises(TypeError, match="^reveal_order: n: expected an integer"):
+            reveal_order(np.sum, n)
+    assert reveal_order(np.sum, np.int64(4)) == reveal_order(np.sum, 4)
     with pytest.raises(ValueError, match="^reveal_order: dtype: expected one of"):
         reveal_order(np.sum, 4, dtype="float16")
     with pytest.raises(ValueError, match="sum_fn: .* for the one term"):
