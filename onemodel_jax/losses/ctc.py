@@ -21,6 +21,7 @@ from onemodel_jax._checks import (
     check_shape,
     describe,
     fail,
+    line_lengths,
 )
 from onemodel_jax._types import EXACT, Arithmetic, Array, ArrayLike, custom_vjp
 from onemodel_jax.numerics.convert import narrow, widen
@@ -76,7 +77,7 @@ def _log_softmax(logits: Array) -> Array:
 def _prepare(logits, labels, lengths, label_lengths) -> Lines:
     """Lay the batch out by time; labels beyond a line's length become blanks."""
     num_lines, num_labels = labels.shape
-    inside = jnp.arange(num_labels) < label_lengths[:, None]
+    inside = jnp.arange(num_labels, dtype=jnp.int32) < label_lengths[:, None]
     labels = jnp.where(inside, labels, 0)
     entries = jnp.zeros((num_lines, 2 * num_labels + 1), jnp.int32)
     entries = entries.at[:, 1::2].set(labels)
@@ -107,7 +108,7 @@ def _recursion(lines: Lines) -> tuple[Array, Array]:
     line's own last step, padding steps passing the start through.
     """
     steps, num_lines, size = lines.emission.shape
-    s = jnp.arange(size)
+    s = jnp.arange(size, dtype=jnp.int32)
     start = jnp.broadcast_to(s < 2, (num_lines, size))
     last = s >= lines.num_entries[:, None] - 2
     last = last & (s < lines.num_entries[:, None])
@@ -128,7 +129,7 @@ def _recursion(lines: Lines) -> tuple[Array, Array]:
         back = jnp.where(here[:, None], moved, back)
         return (ahead, back, begun | here), (ahead, back)
 
-    inside = jnp.arange(steps)[:, None] < lines.lengths
+    inside = jnp.arange(steps, dtype=jnp.int32)[:, None] < lines.lengths
     first = jnp.where(start, lines.emission[0], _MINUS_INF)
     nothing = jnp.full((num_lines, size), _MINUS_INF)
     here = inside[-1]
@@ -181,7 +182,7 @@ def _loss_and_direction(logits, labels, lengths, label_lengths):
     if steps == 0 or logits.shape[0] == 0:
         loss = jnp.where(label_lengths > 0, jnp.inf, 0.0)
         return loss, jnp.zeros(logits.shape, jnp.float64)
-    inside = jnp.arange(steps) < lengths[:, None]
+    inside = jnp.arange(steps, dtype=jnp.int32) < lengths[:, None]
     logits = jnp.where(inside[:, :, None], logits, jnp.float32(0))
     lines = _prepare(logits, labels, lengths, label_lengths)
     forward, backward = _recursion(lines)
@@ -199,7 +200,7 @@ def _loss_and_direction(logits, labels, lengths, label_lengths):
 def _spoil(value, logits, labels, lengths, label_lengths):
     """Return value (B, ...) with NaN for a line whose labels or lengths are invalid."""
     num_labels = labels.shape[1]
-    used = jnp.arange(num_labels) < label_lengths[:, None]
+    used = jnp.arange(num_labels, dtype=jnp.int32) < label_lengths[:, None]
     bad = jnp.any(used & ((labels < 1) | (labels >= logits.shape[2])), axis=1)
     bad = bad | (lengths < 0) | (lengths > logits.shape[1])
     bad = bad | (label_lengths < 0) | (label_lengths > num_labels)
@@ -324,12 +325,8 @@ def ctc_loss(
 
 
 def _lengths(name: str, argument: str, value, bound: int, count: int) -> Array:
-    if value is None:
-        return jnp.full(count, bound, jnp.int32)
-    array = jnp.asarray(value)
-    check_dtype(name, argument, array, "int32")
-    check_shape(name, argument, array, (count,))
-    if not isinstance(array, Tracer):
+    array = line_lengths(name, argument, value, count, bound)
+    if value is not None and not isinstance(array, Tracer):
         for line, length in enumerate(np.asarray(array)):
             if not 0 <= length <= bound:
                 got = f"{length} in line {line}"
