@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from onemodel_jax._checks import describe, fail
+from onemodel_jax._checks import describe, fail, number
 
 #: (rtol, atol) by dtype; integers and booleans must match exactly.
 TOLERANCES = {"float32": (1e-5, 1e-6), "float64": (1e-12, 1e-14)}
@@ -70,7 +70,8 @@ def closeness(
       equal_nan: whether NaN is close to NaN.
 
     Raises:
-      TypeError: the dtypes differ or are not among those named.
+      TypeError: the dtypes differ or are not among those named, or a tolerance is not
+        a number.
       ValueError: the shapes differ, or a tolerance is negative or not finite.
     """
     a, e = np.asarray(actual), np.asarray(expected)
@@ -115,11 +116,17 @@ def _tolerances(
     if a.shape != e.shape:
         fail(ValueError, "allclose", "expected", describe(a), describe(e))
     usual = TOLERANCES.get(a.dtype.name, (0.0, 0.0))
-    chosen = [u if t is None else t for t, u in zip((rtol, atol), usual, strict=True)]
-    for name, value in zip(("rtol", "atol"), chosen, strict=True):
-        if not 0 <= value < np.inf:
-            fail(ValueError, "allclose", name, "a finite number >= 0", value)
-    return chosen[0], chosen[1]
+    return _tolerance("rtol", rtol, usual[0]), _tolerance("atol", atol, usual[1])
+
+
+def _tolerance(name: str, value: float | None, usual: float) -> float:
+    if value is None:
+        return usual
+    expected = "a finite number >= 0"
+    result = number("allclose", name, value, expected)
+    if not 0 <= result < np.inf:
+        fail(ValueError, "allclose", name, expected, value)
+    return result
 
 
 def _errors(

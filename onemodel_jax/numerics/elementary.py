@@ -11,7 +11,7 @@ import math
 import jax
 import jax.numpy as jnp
 
-from onemodel_jax._checks import check_arithmetic, describe, fail
+from onemodel_jax._checks import check_arithmetic, describe, fail, number
 from onemodel_jax._types import EXACT, Arithmetic, Array, ArrayLike
 from onemodel_jax.numerics.primitives import elementwise, island
 from onemodel_jax.numerics.softfloat import (
@@ -152,7 +152,9 @@ def _apply(
 ) -> Array:
     exact = check_arithmetic(function, arithmetic)
     with jax.enable_x64(True):
-        array = jnp.asarray(x, dtype) if type(x) in (int, float) else x
+        if type(x) in (int, float):
+            x = number(function, argument, x, "a number within binary64")
+        array = jnp.asarray(x, dtype) if type(x) is float else x
         if str(getattr(array, "dtype", None)) != dtype:
             fail(TypeError, function, argument, dtype, describe(x))
         array = jnp.asarray(array)

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Primitive
 
-from onemodel_jax._checks import check_arithmetic, describe, fail
+from onemodel_jax._checks import check_arithmetic, describe, fail, number
 from onemodel_jax._types import EXACT, Arithmetic, Array, ArrayLike
 from onemodel_jax.numerics import softfloat
 from onemodel_jax.numerics.primitives import elementwise
@@ -51,11 +51,12 @@ def operands(function: str, **values: ArrayLike) -> list[Array]:
     Raises:
       TypeError: no array among them, an operand that is not float32 or float64, or
         two different dtypes.
-      ValueError: shapes that do not broadcast.
+      ValueError: shapes that do not broadcast, or an integer beyond binary64.
     """
-    arrays: dict[str, Any] = {
-        k: v for k, v in values.items() if type(v) not in (int, float)
-    }
+    for name, value in values.items():
+        if type(value) is int:
+            values[name] = number(function, name, value, "an integer within binary64")
+    arrays: dict[str, Any] = {k: v for k, v in values.items() if type(v) is not float}
     for name, value in arrays.items():
         if str(getattr(value, "dtype", None)) not in ("float32", "float64"):
             fail(TypeError, function, name, "float32 or float64", describe(value))

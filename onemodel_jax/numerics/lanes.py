@@ -162,7 +162,7 @@ def lane_sum(x: ArrayLike, *, axis: int = -1, arithmetic: Arithmetic = EXACT) ->
     """
     _check("lane_sum", x, x, "x")
     x = jnp.asarray(x)
-    if not -x.ndim <= axis < x.ndim:
+    if type(axis) is not int or not -x.ndim <= axis < x.ndim:
         expected = f"an axis of {describe(x)}"
         fail(ValueError, "lane_sum", "axis", expected, repr(axis))
     if not check_arithmetic("lane_sum", arithmetic):

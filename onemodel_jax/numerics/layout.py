@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from onemodel_jax._checks import check_option, fail
+from onemodel_jax._checks import check_option, fail, number
 from onemodel_jax._checks import describe as describe_type
 from onemodel_jax.numerics.floats import FORMATS, Format
 
@@ -44,9 +44,11 @@ def _bits(x: object, form: str | None) -> tuple[int, Format]:
     if form is not None:
         check_option("describe", "format", form, tuple(FORMATS))
     own = str(getattr(x, "dtype", "float64" if type(x) in (int, float) else None))
+    expected = "a scalar of float64, float32, float16 or bfloat16"
     if own not in FORMATS or np.shape(x) != ():  # type: ignore[arg-type]
-        expected = "a scalar of float64, float32, float16 or bfloat16"
         fail(TypeError, "describe", "x", expected, describe_type(x))
+    if type(x) is int:
+        x = number("describe", "x", x, expected)
     if form is None or form == own:
         source = FORMATS[own]
         value = np.float64(x) if own == "float64" else np.asarray(x)  # type: ignore

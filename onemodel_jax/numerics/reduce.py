@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.core import ShapedArray
 
-from onemodel_jax._checks import check_arithmetic, describe, fail
+from onemodel_jax._checks import check_arithmetic, describe, fail, number
 from onemodel_jax._types import EXACT, Arithmetic, Array, ArrayLike
 from onemodel_jax.numerics import convert
 from onemodel_jax.numerics.exact import div, mul, sub
@@ -257,11 +257,13 @@ def var(
       correction: 0 for the population variance, 1 for the unbiased estimate.
 
     Raises:
-      TypeError, ValueError: as for :func:`block_sum`; correction is negative or not
-        finite.
+      TypeError: as for :func:`block_sum`, or correction is not a number.
+      ValueError: as for :func:`block_sum`, or correction is negative or not finite.
     """
     check_arithmetic("var", arithmetic)
-    if not 0 <= correction < math.inf:
-        fail(ValueError, "var", "correction", "a finite number >= 0", repr(correction))
+    expected = "a finite number >= 0"
+    count = number("var", "correction", correction, expected)
+    if not 0 <= count < math.inf:
+        fail(ValueError, "var", "correction", expected, repr(correction))
     with jax.enable_x64(True):
-        return _var(rows("var", x, axis), float(correction), arithmetic)
+        return _var(rows("var", x, axis), count, arithmetic)

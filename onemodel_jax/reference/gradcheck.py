@@ -6,6 +6,7 @@ refused. Reverse mode, first order.
 """
 
 import math
+import numbers
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -96,18 +97,25 @@ def gradcheck(
       A :class:`GradcheckReport`, which is true if all entries agree.
 
     Raises:
-      TypeError: a floating leaf of the arguments or the result is not float64.
+      TypeError: a floating leaf of the arguments or the result is not float64, the
+        arguments are no list or tuple, or another parameter is of a wrong type.
       ValueError: nothing to differentiate, or a tolerance or eps out of range.
 
     Example:
       >>> bool(gradcheck(jnp.sin, [np.array([0.5, 1.0])]))
       True
     """
-    if not 0 < eps < math.inf:
-        _fail(ValueError, "eps", "a positive finite number", eps)
-    for name, value in (("atol", atol), ("rtol", rtol)):
-        if not 0 <= value < math.inf:
-            _fail(ValueError, name, "a finite number >= 0", value)
+    if not callable(function):
+        _fail(TypeError, "function", "a callable", type(function).__name__)
+    if not isinstance(arguments, (list, tuple)):
+        expected = "a list or tuple of arguments"
+        _fail(TypeError, "arguments", expected, type(arguments).__name__)
+    for name, value in (("eps", eps), ("atol", atol), ("rtol", rtol)):
+        expected = "a finite number " + ("> 0" if name == "eps" else ">= 0")
+        if not isinstance(value, numbers.Real):
+            _fail(TypeError, name, expected, type(value).__name__)
+        if not 0 <= value < math.inf or (name == "eps" and value == 0):
+            _fail(ValueError, name, expected, value)
     leaves = _leaves(tuple(arguments), "arguments")
     moving = [i for i, (_, leaf) in enumerate(leaves) if leaf.dtype == np.float64]
     if not sum(leaves[i][1].size for i in moving):

@@ -95,3 +95,6 @@ def test_bad_input_is_refused_by_name():
     for bad in ({"rtol": -1.0}, {"atol": NAN}, {"rtol": INF}):
         with pytest.raises(ValueError, match="expected a finite number >= 0"):
             allclose(F([1]), F([1]), **bad)
+    for name in ("rtol", "atol"):
+        with pytest.raises(TypeError, match=f"^allclose: {name}: expected .* got str$"):
+            allclose(F([1]), F([1]), **{name: "x"})

@@ -300,6 +300,21 @@ def test_an_unknown_arithmetic_is_refused():
     expected_text = "^add: arithmetic: expected one of 'exact', 'fast', got 'quick'"
     with pytest.raises(ValueError, match=expected_text):
         numerics.add(F32, F32, arithmetic="quick")
+    with pytest.raises(ValueError, match="^add: arithmetic: expected one of 'exact'"):
+        numerics.add(F32, F32, arithmetic=np.ones(2))
+
+
+def test_an_integer_beyond_binary64_is_refused():
+    got = "expected .* got an integer beyond binary64$"
+    for name, argument, operands in [
+        ("add", "y", (F32, 10**400)),
+        ("fma", "x", (-(2**1024), F32, F32)),
+        ("exp", "x", (10**400,)),
+        ("describe", "x", (2**1100,)),
+    ]:
+        with pytest.raises(ValueError, match=f"^{name}: {argument}: {got}"):
+            getattr(numerics, name)(*operands)
+    assert_bits_equal(numerics.add(F32 * 0, 2**70), F32 * 0 + np.float32(2.0**70))
 
 
 def test_fast_arithmetic_is_plain_jnp():

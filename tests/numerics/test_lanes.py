@@ -384,6 +384,9 @@ def test_a_bad_axis_or_arithmetic_is_refused():
         ValueError, match=r"^lane_sum: axis: expected an axis of f.* 2$"
     ):
         numerics.lane_sum(M23, axis=2)
+    for axis in (None, (0,), 0.0):
+        with pytest.raises(ValueError, match="^lane_sum: axis: expected an axis of f"):
+            numerics.lane_sum(M23, axis=axis)
     for name, operands in [
         ("matmul", (M23, M23)),
         ("dot", (M23[0], M23[0])),

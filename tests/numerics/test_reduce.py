@@ -311,3 +311,5 @@ def test_bad_input_is_refused_by_name():
     for bad in (-1, NAN):
         with pytest.raises(ValueError, match="^var: correction: expected a finite"):
             var(F([1]), correction=bad)
+    with pytest.raises(TypeError, match="^var: correction: expected .* got str$"):
+        var(F([1]), correction="1")

@@ -148,6 +148,13 @@ def test_bad_options_and_nothing_to_check_are_refused():
         name = next(iter(bad))
         with pytest.raises(ValueError, match=f"^gradcheck: {name}: expected a"):
             gradcheck(jnp.sin, [np.ones(1)], **bad)
+    for name in ("eps", "atol", "rtol"):
+        with pytest.raises(TypeError, match=f"^gradcheck: {name}: .* got str$"):
+            gradcheck(jnp.sin, [np.ones(1)], **{name: "a"})
+    with pytest.raises(TypeError, match="^gradcheck: arguments: expected a list or"):
+        gradcheck(jnp.sin, np.ones(1))
+    with pytest.raises(TypeError, match="^gradcheck: function: .* got int$"):
+        gradcheck(3, [np.ones(1)])
     for nothing in ([np.array([1])], [np.zeros(0)], []):
         with pytest.raises(
             ValueError, match="^gradcheck: arguments: expected at least"
