@@ -1,8 +1,11 @@
-"""``onemodel bench numerics``: exact operations beside naive jax.numpy, in one run."""
+"""``onemodel bench numerics``: exact operations beside naive jax.numpy, in one run.
+
+Each call writes over the results of the call before, which it is given to: what a
+fresh buffer costs depends on what ran before, not on the operation.
+"""
 
 from collections import OrderedDict
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import jax
@@ -15,7 +18,8 @@ from onemodel_jax.cli.timing import interleave
 from onemodel_jax.optim import adamw_lerp
 
 UNARY = ("sqrt", "exp", "log", "sigmoid", "tanh")
-BINARY = ("add", "sub", "mul", "div", "maximum")
+BINARY = ("add", "sub", "mul", "div", "maximum", "minimum")
+WARM = 2  # untimed calls
 
 
 def bench_numerics(size: int, rounds: int) -> int:
@@ -25,7 +29,7 @@ def bench_numerics(size: int, rounds: int) -> int:
         jnp.asarray(np.abs(rng.standard_normal(size, np.float32))) for _ in range(3)
     )
     print(f"{size:,} float32 elements, {rounds} rounds in turn; ns per element")
-    print(f"{'':34}{'exact':>8}{'naive':>8}{'ratio':>8}")
+    print(f"{'':28} {'exact':>10} {'naive':>10} {'ratio':>7}")
     for name in UNARY:
         _row(name, _pair(getattr(numerics, name)), (x,), rounds)
     for name in BINARY:
@@ -41,10 +45,10 @@ def bench_numerics(size: int, rounds: int) -> int:
 
 
 def _pair(function: Callable) -> dict[str, Callable]:
-    def compiled(arithmetic: Arithmetic) -> Callable:
-        return jax.jit(lambda *v: function(*v, arithmetic=arithmetic))
+    def plain(arithmetic: Arithmetic) -> Callable:
+        return lambda *v: function(*v, arithmetic=arithmetic)
 
-    return {arithmetic: compiled(arithmetic) for arithmetic in (EXACT, FAST)}
+    return {arithmetic: plain(arithmetic) for arithmetic in (EXACT, FAST)}
 
 
 def _adamw(name: str, params: Any, grads: Any, moments: list, rounds: int) -> None:
@@ -53,26 +57,37 @@ def _adamw(name: str, params: Any, grads: Any, moments: list, rounds: int) -> No
     params, grads = OrderedDict(p=params), OrderedDict(p=grads)
     state = optimizers[EXACT].init(params)
     state.slots.update(zip(("exp_avg.0", "exp_avg_sq.0"), moments, strict=True))
-    runs = {a: jax.jit(o.step) for a, o in optimizers.items()}
-    _row(name, runs, (params, grads, state), rounds, size)
+    steps = {a: o.step for a, o in optimizers.items()}
+    _row(name, steps, (params, grads, state), rounds, size)
 
 
-def _wait_for(run: Callable, operands: tuple) -> None:
-    jax.block_until_ready(run(*operands))
+class _InPlace:
+    """A compiled function that writes its results over those of its last call."""
+
+    def __init__(self, function: Callable, operands: tuple) -> None:
+        def run(old: Any, operands: tuple) -> Any:
+            return function(*operands)
+
+        self._run = jax.jit(run, donate_argnums=0, keep_unused=True)
+        self._operands = operands
+        shapes = jax.eval_shape(function, *operands)
+        self._last = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+
+    def __call__(self) -> None:
+        self._last = jax.block_until_ready(self._run(self._last, self._operands))
 
 
 def _row(
     name: str,
-    runs: dict[str, Callable],
+    functions: dict[str, Callable],
     operands: tuple,
     rounds: int,
     size: int | None = None,
 ) -> None:
-    calls = {key: partial(_wait_for, run, operands) for key, run in runs.items()}
-    for call in calls.values():
-        call()
+    calls = {key: _InPlace(f, operands) for key, f in functions.items()}
+    interleave(calls, WARM)
     times = interleave(calls, rounds)
     count = operands[0].size if size is None else size
     exact, naive = (1e9 * float(np.median(times[k])) / count for k in (EXACT, FAST))
     ratio = float(np.median(np.array(times[EXACT]) / np.array(times[FAST])))
-    print(f"{name:34}{exact:8.2f}{naive:8.2f}{ratio:8.2f}")
+    print(f"{name:28} {exact:10.2f} {naive:10.2f} {ratio:7.2f}")

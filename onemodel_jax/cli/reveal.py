@@ -139,7 +139,7 @@ def _fusion(probed: Probed, order: Order) -> list[str]:
     fused = sum(numerics.reveal_fusion(probed.function, order))
     if fused:
         return [f"{fused} products fused into their addition"]
-    # An addition to zero rounds alike, fused or not: with one term a lane nothing shows.
+    # An addition to zero rounds alike, fused or not: one term a lane shows nothing.
     return ["no product seen fused (the first of a lane, added to 0, cannot show it)"]
 
 

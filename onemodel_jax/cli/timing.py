@@ -8,11 +8,14 @@ from typing import Any
 def interleave(
     runs: dict[str, Callable[[], Any]], rounds: int
 ) -> dict[str, list[float]]:
-    """Time each function in turn, ``rounds`` times; seconds by name."""
+    """Time each function in turn, ``rounds`` times; seconds by name.
+
+    Every second round goes backwards, so that none always comes after the same one.
+    """
     times: dict[str, list[float]] = {name: [] for name in runs}
-    for _ in range(rounds):
-        for name, function in runs.items():
+    for k in range(rounds):
+        for name in list(runs)[:: -1 if k % 2 else 1]:
             start = time.perf_counter()
-            function()
+            runs[name]()
             times[name].append(time.perf_counter() - start)
     return times

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import sys
 
 import jax.numpy as jnp
@@ -9,9 +10,10 @@ import numpy as np
 import pytest
 
 from onemodel_jax.checkpoint import load_model, save
-from onemodel_jax.cli import machine, session
+from onemodel_jax.cli import bench_numerics, machine, session
 from onemodel_jax.cli.export import parity_faults
 from onemodel_jax.cli.main import main
+from onemodel_jax.cli.timing import interleave
 from onemodel_jax.models.crnn import DIGITS
 from tests.support import ROOT
 
@@ -315,11 +317,33 @@ def test_verify_arithmetic_fails_on_any_difference(monkeypatch, capsys):
     assert "1 bits wrong" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("what", ["numerics", "checkpoint"])
-def test_small_benchmarks_print_ratios(what, capsys):
-    if what == "checkpoint":
-        pytest.importorskip("safetensors")
-    command = ["bench", what, "--size", "1000", "--mebibytes", "1", "--rounds", "1"]
-    assert main(command) == 0
+def test_a_small_benchmark_of_checkpoints_prints_ratios(capsys):
+    pytest.importorskip("safetensors")
+    assert main(["bench", "checkpoint", "--mebibytes", "1", "--rounds", "1"]) == 0
     out = capsys.readouterr().out
-    assert "ratio" in out and ("add" in out or "load" in out)
+    assert "ratio" in out and "load" in out
+
+
+def test_a_benchmark_of_one_element_keeps_its_columns_apart(capsys):
+    assert main(["bench", "numerics", "--size", "1", "--rounds", "2"]) == 0
+    rows = capsys.readouterr().out.splitlines()[2:]
+    names = [re.fullmatch(r"(\S.*?)((\s+\d+\.\d\d){3})", row)[1] for row in rows]
+    assert {"add", "maximum", "minimum", "fma", "AdamW step"} <= set(names)
+
+
+def test_a_timed_operation_writes_over_its_last_result():
+    x = jnp.ones(1000, jnp.float32)
+    call = bench_numerics._InPlace(lambda v: (v + 1, v), (x,))
+    call()
+    first = [v.unsafe_buffer_pointer() for v in call._last]
+    call()
+    assert [v.unsafe_buffer_pointer() for v in call._last] == first
+    np.testing.assert_array_equal(call._last[0], x + 1)
+
+
+def test_functions_are_timed_in_an_order_that_alternates():
+    seen = []
+    runs = {name: lambda name=name: seen.append(name) for name in "ab"}
+    times = interleave(runs, 3)
+    assert seen == ["a", "b", "b", "a", "a", "b"]
+    assert [len(times[name]) for name in "ab"] == [3, 3]
