@@ -53,6 +53,18 @@ def test_error_against_the_true_value(dtype, weighted):
     assert (worst < BOUNDS[dtype]).all(), worst
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_gradient_that_cancels_is_right_to_the_last_place_of_its_terms(dtype):
+    """sigmoid(x) - 1/2 is x/4 for small x; not right to its own last place."""
+    x = (10.0 ** np.linspace(-13, -11, 50)).astype(dtype)
+    half, one = np.full_like(x, 0.5), np.ones_like(x)
+    with jax.enable_x64(True):
+        _, grads = compiled(x, half, one, one)
+    error = np.abs(np.asarray(grads[0], D) - x.astype(D) / 4)
+    assert (error < BOUNDS[dtype] * np.spacing(dtype(0.25))).all()
+    assert (error > np.spacing(x / 4)).any()
+
+
 def floor(k, x, t, p):
     """The size of the terms of a difference; 0 where nothing cancels."""
     x, t, p = float(x), float(t), float(p)
