@@ -318,6 +318,23 @@ def test_a_certificate_notices_doubts_that_are_lost_or_raised_for_nothing(monkey
     assert engines.certified(checked, 2, 19, 40, 17)
 
 
+@pytest.mark.parametrize(
+    "shape", [(3, 17, 1160, 500), (4, 17, 99, 1030), (5, 1, 1200, 1), (3, 17, 1, 1030)]
+)
+def test_products_of_many_tiles_blocks_and_groups(shape):
+    """Sums that overflow inside their lanes among them, and infinite operands."""
+    rng = np.random.default_rng(18)
+    groups, rows, terms, columns = shape
+    plan = engines.plan(rows, terms, columns)
+    assert groups >= 3 and max(plan.tiles, plan.blocks) >= 3
+    x, w = ordinary(rng, groups, rows, terms), ordinary(rng, groups, columns, terms)
+    x[0, 0], w[0, 0] = np.abs(x[0, 0]) * 1e30, w[0, 0] * 1e9
+    x[-1, -1, -1], w[-1, -1, 0] = np.inf, -np.inf
+    want = np.stack([reference.matmul(a, b) for a, b in zip(x, w, strict=True)])
+    assert not np.isfinite(want).all() and np.isfinite(want).any()
+    assert_bits_equal(jax.jit(jax.vmap(numerics.matmul))(x, w), want)
+
+
 @pytest.mark.parametrize("term", [16, 37])
 def test_a_certificate_notices_one_separately_rounded_product(monkeypatch, term):
     def separate(x, w):
