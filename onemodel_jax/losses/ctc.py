@@ -159,7 +159,7 @@ def _log_likelihood(lines: Lines, forward: Array) -> Array:
 
 def _class_sums(lines: Lines, joint: Array) -> Array:
     """Return acc (T, B, C): logadd over the entries of each class, ascending."""
-    rows = jnp.arange(joint.shape[1])
+    rows = jnp.arange(joint.shape[1], dtype=jnp.int32)
 
     def step(acc, entry):
         labels, values, present = entry
@@ -168,7 +168,7 @@ def _class_sums(lines: Lines, joint: Array) -> Array:
         return acc.at[:, rows, labels].set(total), None
 
     nothing = jnp.full(lines.log_probs.shape, _MINUS_INF)
-    present = jnp.arange(joint.shape[2])[:, None] < lines.num_entries
+    present = jnp.arange(joint.shape[2], dtype=jnp.int32)[:, None] < lines.num_entries
     entries = (lines.entries.T, joint.transpose(2, 0, 1), present)
     return lax.scan(step, nothing, entries)[0]
 
