@@ -106,3 +106,53 @@ def test_the_sample_would_show_a_difference():
     if not HAS_FMA:
         pytest.skip("this machine has no fused multiply-add to switch off")
     assert digests("AVX")[0] != digests(None)[0]
+
+
+REDUCTIONS = """
+import hashlib
+import jax, jax.numpy as jnp, numpy as np
+from onemodel_jax import numerics
+
+NAMES = ["block_sum", "mean", "var", "softmax", "log_softmax", "logsumexp"]
+CASES = [((70, 9), np.float32), ((3, 40_003), np.float32), ((3, 40_003), np.float64)]
+
+def both(name, x):
+    y, pull = jax.vjp(lambda v: getattr(numerics, name)(v, axis=-1), x)
+    cotangent = x[:, ::-1] if y.shape == x.shape else x[:, 0]
+    return y, pull(cotangent)[0]
+
+def digest(results):
+    leaves = [np.asarray(v) for v in jax.tree.leaves(results)]
+    assert all(np.isfinite(v).all() for v in leaves)
+    return hashlib.sha256(b"".join(v.tobytes() for v in leaves)).hexdigest()
+
+rng = np.random.default_rng(0)
+values = [(4 * rng.standard_normal(shape)).astype(dtype) for shape, dtype in CASES]
+with jax.enable_x64(True):
+    naive = jax.jit(lambda values: [(x.sum(), jnp.exp(x)) for x in values])
+    exact = jax.jit(lambda values: [both(n, x) for n in NAMES for x in values])
+    print(digest(naive(values)), digest(exact(values)))
+"""
+
+
+@functools.cache
+def reduced(isa, threads):
+    """Return (hash of plain sums, hash of the library's reductions and gradients)."""
+    return run_python(REDUCTIONS, isa=isa, nproc=threads).split()
+
+
+@pytest.mark.parametrize("threads", [1, 8])
+def test_reductions_and_their_gradients_have_the_same_bits_on_any_threads(threads):
+    assert reduced(None, threads)[1] == reduced(None, 2)[1]
+
+
+@pytest.mark.parametrize("isa", ["SSE4_2", "AVX", "AVX2"])
+def test_reductions_and_their_gradients_have_the_same_bits_under(isa):
+    require_isa(isa)
+    assert reduced(isa, 2)[1] == reduced(None, 2)[1]
+
+
+def test_the_reductions_would_show_a_difference():
+    """Plain sums on this machine do depend on the instruction set."""
+    require_isa("AVX2")
+    assert reduced("SSE4_2", 2)[0] != reduced("AVX2", 2)[0]
