@@ -33,7 +33,8 @@ MARK = 0x7FFF_FFFF  # the one NaN that a pinned result never is
 class Operations(NamedTuple):
     """What a chain may call on float32 arrays and scalars that broadcast.
 
-    ``stage(f, *operands)`` is ``f(*operands)``, worth storing because it is read again.
+    ``stage(f, *operands)`` is ``f(*operands)``, one array that is worth storing because
+    it is read again.
     """
 
     add: Callable[[Array, Array], Array]
@@ -41,14 +42,14 @@ class Operations(NamedTuple):
     mul: Callable[[Array, Array], Array]
     div: Callable[[Array, Array], Array]
     sqrt: Callable[[Array], Array]
-    stage: Callable
+    stage: Callable[..., Array]
 
 
 Body = Callable[..., tuple[Array, ...]]
 """Maps (operations, *operands) to arrays of the shape of the operands."""
 
 
-def _inline(function: Callable, *operands: Array) -> tuple[Array, ...]:
+def _inline(function: Callable[..., Array], *operands: Array) -> Array:
     return function(*operands)
 
 
@@ -61,13 +62,6 @@ def _subnormal(x: Array) -> Array:
     return (magnitude != 0) & (magnitude < 0x0080_0000)
 
 
-def _add(x: Array, y: Array) -> Array:
-    """Return pinned x + y; a sum of two zeros is spelled out, as XLA drops x + 0."""
-    bx, by = bits_of(x), bits_of(y)
-    zeros = ((bx | by) & 0x7FFF_FFFF) == 0
-    return jnp.where(zeros, from_bits(bx & by), pin(x + y))
-
-
 def _div(x: Array, y: Array) -> Array:
     """Return pinned x / y, the divisor made to depend on x (softfloat.safe_div64)."""
     bx, by = (lax.bitcast_convert_type(v, jnp.uint32) for v in (x, y))
@@ -77,17 +71,24 @@ def _div(x: Array, y: Array) -> Array:
     return lax.bitcast_convert_type(quotient ^ (by & sign), jnp.float32)
 
 
+def _poisoned(x: Array, marks: list[Array]) -> Array:
+    """Return pinned x with the one NaN that says: marked."""
+    marked = functools.reduce(jnp.bitwise_or, marks)
+    return from_bits(jnp.where(marked, jnp.int32(MARK), bits_of(x)))
+
+
 def _watched(marks: list[Array]) -> Operations:
     """Return hardware operations that append to ``marks`` where they may have flushed.
 
-    Their operands are not subnormal, or are marked already.
+    Their operands are not subnormal, or are marked already, and none is a constant
+    that the compiler can see, so that it drops no addition of zero.
     """
 
     def alike(function: Callable[[Array, Array], Array]) -> Callable:
         return lambda x, y: function(*jnp.broadcast_arrays(x, y))
 
     def add(x: Array, y: Array) -> Array:
-        total = _add(x, y)
+        total = pin(x + y)
         marks.append((total == 0) & (x != -y))
         return total
 
@@ -97,17 +98,30 @@ def _watched(marks: list[Array]) -> Operations:
         return product
 
     def div(x: Array, y: Array) -> Array:
-        quotient = _div(x, y)
+        # The compiler takes the reciprocal of one divisor for all elements.
+        quotient = pin(x / y) if y.ndim else _div(*jnp.broadcast_arrays(x, y))
         marks.append((quotient == 0) & (x != 0))
         return quotient
+
+    def stage(function: Callable[..., Array], *operands: Array) -> Array:
+        def inside(*operands: Array) -> Array:
+            first = len(marks)
+            result = function(*operands)
+            own = marks[first:]
+            del marks[first:]
+            return _poisoned(result, own)
+
+        result = island(inside, *operands)
+        marks.append(bits_of(result) == MARK)
+        return result
 
     return Operations(
         add=alike(add),
         sub=alike(lambda x, y: add(x, -y)),
         mul=alike(mul),
-        div=alike(div),
+        div=div,
         sqrt=lambda x: pin(jnp.sqrt(x)),
-        stage=_inline,
+        stage=stage,
     )
 
 
@@ -148,9 +162,7 @@ def _guarded(body: Body, operands: Sequence[Array]) -> tuple[Array, ...]:
     def hardware(*operands: Array) -> tuple[Array, ...]:
         marks = [_subnormal(x) for x in operands]
         first, *others = body(_watched(marks), *operands)
-        marked = functools.reduce(jnp.bitwise_or, marks)
-        bits = jnp.where(marked, jnp.int32(MARK), bits_of(first))
-        return from_bits(bits), *others
+        return _poisoned(first, marks), *others
 
     size = max(x.size for x in operands if x.ndim)
     if not 0 < size <= LARGEST:

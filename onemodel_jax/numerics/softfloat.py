@@ -3,9 +3,9 @@
 XLA on CPU contracts ``a*b + c``, turns divisions into reciprocals, and flushes
 subnormals (SPEC, "What the compiler does"). Three ways around it are used here.
 
-* binary32 * / fma: decode to binary64 with integer operations, do ONE operation there,
-  encode back with integer rounding. 53 >= 2*24 + 2 bits make the second rounding
-  harmless (Figueroa 1995); fma needs round-to-odd (Boldo and Melquiond 2008).
+* binary32 * / fma: widen to binary64, do ONE operation there, round back, subnormals
+  on both sides by integers. 53 >= 2*24 + 2 bits make the second rounding harmless
+  (Figueroa 1995); fma needs round-to-odd (Boldo and Melquiond 2008).
 * binary32 + - sqrt: the hardware operation, on operands scaled up where they are small.
 * binary64: the hardware operation between *pins*. A pin is an integer minimum on the
   bits that only changes one NaN payload; no compiler pass looks through it.
@@ -50,31 +50,21 @@ def pin(x: Array) -> Array:
 
 def decode(x: Array) -> Array:
     """Return binary32 ``x`` as binary64, exactly, though operands are flushed."""
-    b = bits_of(x).astype(_I64)
+    b = bits_of(x)
     magnitude = b & 0x7FFF_FFFF
-    normal = from_bits((magnitude << 29) + (896 << 52))
-    # A subnormal gains a hidden one, which is then subtracted exactly.
-    subnormal = from_bits((magnitude << 29) + (897 << 52)) - 2.0**-126
-    value = jnp.where(magnitude < 0x0080_0000, subnormal, normal)
-    special = jnp.where(magnitude == 0x7F80_0000, jnp.inf, jnp.nan)
-    value = jnp.where(magnitude >= 0x7F80_0000, special, value)
-    return jnp.where(b < 0, -value, value)
+    quanta = magnitude.astype(_F64) * 2.0**-149
+    tiny = jnp.where(b < 0, -quanta, quanta)
+    return jnp.where(magnitude < 0x0080_0000, tiny, x.astype(_F64))
 
 
 def encode(value: Array) -> Array:
     """Return binary64 ``value`` rounded once to binary32, nearest even."""
-    b = bits_of(value)
-    m = b & _ABS64
-    normal = ((m + 0x0FFF_FFFF + ((m >> 29) & 1)) >> 29) - (896 << 23)
+    magnitude = jnp.abs(value)
     # The unit in the last place of 2^-97 is 2^-149, the quantum of subnormals.
-    shifted = bits_of(from_bits(m) + 2.0**-97)
-    subnormal = shifted - ((1023 - 97) << 52)
-    out = jnp.where(m < ((1023 - 126) << 52), subnormal, normal)
-    out = jnp.where(m >= 0x47EF_FFFF_F000_0000, 0x7F80_0000, out)
-    out = jnp.where(m > _INF64, _NAN32, out).astype(_U32)
-    return lax.bitcast_convert_type(
-        out | jnp.where(b < 0, _U32(0x8000_0000), _U32(0)), _F32
-    )
+    quanta = bits_of(magnitude + 2.0**-97) - ((1023 - 97) << 52)
+    sign = jnp.where(bits_of(value) < 0, jnp.int32(-(2**31)), jnp.int32(0))
+    tiny = from_bits(quanta.astype(_I32) | sign)
+    return jnp.where(magnitude < 2.0**-126, tiny, pin(value.astype(_F32)))
 
 
 # binary32

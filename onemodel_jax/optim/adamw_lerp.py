@@ -49,11 +49,13 @@ def _update(
 ) -> tuple[Array, Array, Array]:
     """Return the new (p, m, v) of flat tensors; without ``decay`` p does not decay."""
 
-    def moments(g: Array, m: Array, v: Array) -> tuple[Array, Array]:
-        m = o.add(m, o.mul(rest1, o.sub(g, m)))
-        return m, o.add(o.mul(v, b2), o.mul(rest2, o.mul(g, g)))
+    def first(m: Array, g: Array) -> Array:
+        return o.add(m, o.mul(rest1, o.sub(g, m)))
 
-    m, v = o.stage(moments, g, m, v)
+    def second(v: Array, g: Array) -> Array:
+        return o.add(o.mul(v, b2), o.mul(rest2, o.mul(g, g)))
+
+    m, v = o.stage(first, m, g), o.stage(second, v, g)
     ratio = o.div(m, o.add(o.div(o.sqrt(v), sqrt_c2), eps))
     p = p if decay is None else o.mul(p, decay)
     return o.sub(p, o.mul(step_size, ratio)), m, v

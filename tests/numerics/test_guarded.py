@@ -62,10 +62,8 @@ def test_a_scalar_divisor_is_not_a_reciprocal(divisor):
 def body(o, x, y, scalar):
     """A chain with every operation, and what XLA likes to rewrite."""
 
-    def shared(x, y):
-        return o.mul(x, y), o.add(o.mul(x, scalar), y)
-
-    product, total = o.stage(shared, x, y)
+    product = o.stage(o.mul, x, y)
+    total = o.stage(lambda x, y: o.add(o.mul(x, scalar), y), x, y)
     root = o.sqrt(o.mul(y, y))
     ratio = o.div(o.div(x, root), o.add(root, scalar))
     return o.sub(total, o.mul(ratio, o.div(product, scalar))), ratio, product
@@ -116,6 +114,19 @@ def test_a_chain_has_the_reference_bits(size, hard):
         got = compiled()(x, y, scalar)
         for k, want in enumerate(reference(x, y, scalar)):
             assert_bits_equal(got[k], want, f"result {k}, scalar {scalar}")
+
+
+def plus(o, x, scalar):
+    return (o.add(x, scalar),)
+
+
+@pytest.mark.parametrize("zero", [0.0, -0.0])
+def test_no_addition_of_a_zero_is_dropped(zero):
+    x = np.float32([-0.0, 0.0, 1.0] * 100)
+    fixed = jax.jit(lambda x: guarded.chain(plus, (x, np.float32(zero))))
+    traced = jax.jit(lambda x, s: guarded.chain(plus, (x, s)))
+    for (result,) in (fixed(x), traced(x, np.float32(zero))):
+        assert_bits_equal(result, x + np.float32(zero))
 
 
 @pytest.mark.parametrize("at", [0, 255, 256, 19_967, 19_968, 20_000])
