@@ -3,6 +3,7 @@
 Structure only (rank, shape, dtype, option): values cannot be inspected under jit.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -75,6 +76,27 @@ def number(function: str, argument: str, value: Any, expected: str) -> float:
     except (TypeError, ValueError):
         pass
     fail(TypeError, function, argument, expected, describe(value))
+
+
+def not_negative(function: str, argument: str, value: Any) -> float:
+    """Return a finite number >= 0 as a float; raise as :func:`number` does."""
+    expected = "a finite number >= 0"
+    result = number(function, argument, value, expected)
+    if not 0 <= result < math.inf:
+        fail(ValueError, function, argument, expected, value)
+    return result
+
+
+def check_axis(function: str, axis: Any, x: Array) -> None:
+    """Raise ValueError unless ``axis`` is an axis of ``x``, from either end."""
+    if type(axis) is not int or not -x.ndim <= axis < x.ndim:
+        fail(ValueError, function, "axis", f"an axis of {describe(x)}", repr(axis))
+
+
+def describe_error(error: Exception) -> str:
+    """Return the kind of an error and the first line of its text."""
+    text = (str(error).splitlines() or [""])[0]
+    return f"{type(error).__name__}: {text}"
 
 
 def check_arithmetic(function: str, arithmetic: str) -> bool:

@@ -31,12 +31,12 @@ class Row(NamedTuple):
 
 
 class Case(NamedTuple):
-    """A computation written three times: plainly, exactly, and in NumPy."""
+    """A computation written plainly and exactly, and in NumPy if that is not plain."""
 
     name: str
     naive: Callable[..., Any]
     ours: Callable[..., Any]
-    truth: Callable[..., Any]
+    truth: Callable[..., Any] | None = None
     operands: str = "ordinary"
 
 
@@ -69,43 +69,36 @@ def _cases() -> list[Case]:
             "a*b + c",
             lambda x, y, z: x * y + z,
             lambda x, y, z: add(mul(x, y), z),
-            lambda x, y, z: x * y + z,
         ),
         Case(
             "1 - x*x",
-            lambda x, y, z: 1 - x * x,
-            lambda x, y, z: sub(F(1), mul(x, x)),
             lambda x, y, z: F(1) - x * x,
+            lambda x, y, z: sub(F(1), mul(x, x)),
         ),
         Case(
             "(x + 1e6) - 1e6",
             lambda x, y, z: (x + big) - big,
             lambda x, y, z: sub(add(x, big), big),
-            lambda x, y, z: (x + big) - big,
         ),
         Case(
             "(x * 3) * (1/3)",
             lambda x, y, z: (x * F(3)) * third,
             lambda x, y, z: mul(mul(x, F(3)), third),
-            lambda x, y, z: (x * F(3)) * third,
         ),
         Case(
             "x / 3",
             lambda x, y, z: x / F(3),
             lambda x, y, z: div(x, F(3)),
-            lambda x, y, z: x / F(3),
         ),
         Case(
             "x / y[0]",
             lambda x, y, z: x / y[0],
             lambda x, y, z: div(x, y[0]),
-            lambda x, y, z: x / y[0],
         ),
         Case(
             "(x / y) / z",
             lambda x, y, z: (x / y) / z,
             lambda x, y, z: div(div(x, y), z),
-            lambda x, y, z: (x / y) / z,
         ),
         Case(
             "x / sqrt(y)",
@@ -117,27 +110,23 @@ def _cases() -> list[Case]:
             "x + 0 at -0",
             lambda x, y, z: x * F(0) + F(0),
             lambda x, y, z: add(mul(x, F(0)), F(0)),
-            lambda x, y, z: x * F(0) + F(0),
         ),
         Case(
             "x * y, subnormal",
             lambda x, y, z: x * y,
             lambda x, y, z: mul(x, y),
-            lambda x, y, z: x * y,
             operands="tiny",
         ),
         Case(
             "x * y, huge, inf and NaN",
             lambda x, y, z: x * y,
             lambda x, y, z: mul(x, y),
-            lambda x, y, z: x * y,
             operands="huge",
         ),
         Case(
             "x*y - z, the same",
             lambda x, y, z: x * y - z,
             lambda x, y, z: sub(mul(x, y), z),
-            lambda x, y, z: x * y - z,
             operands="huge",
         ),
         Case(
@@ -216,7 +205,7 @@ def run_battery() -> list[Row]:
     for case in _cases():
         operands = _operands(case.operands)
         with np.errstate(all="ignore"):
-            want = np.asarray(case.truth(*operands), F)
+            want = np.asarray((case.truth or case.naive)(*operands), F)
         naive, ours = (
             count_different(jax.jit(f)(*operands), want)
             for f in (case.naive, case.ours)

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from onemodel_jax._checks import describe, fail
+from onemodel_jax._checks import describe, describe_error, fail
 
 
 def find(command: str, target: str) -> tuple[Any, Callable[..., Any]]:
@@ -55,8 +55,7 @@ def _import(command: str, path: str) -> Any:
     except ImportError:
         raise
     except Exception as error:
-        text = (str(error).splitlines() or [""])[0]
-        got = f"{path!r}, which raises {type(error).__name__}: {text}"
+        got = f"{path!r}, which raises {describe_error(error)}"
         raise ValueError(
             f"{command}: module: expected {expected}, got {got}"
         ) from error

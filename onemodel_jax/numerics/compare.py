@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from onemodel_jax._checks import describe, fail, number
+from onemodel_jax._checks import describe, fail, not_negative
 
 #: (rtol, atol) by dtype; integers and booleans must match exactly.
 TOLERANCES = {"float32": (1e-5, 1e-6), "float64": (1e-12, 1e-14)}
@@ -116,17 +116,12 @@ def _tolerances(
     if a.shape != e.shape:
         fail(ValueError, "allclose", "expected", describe(a), describe(e))
     usual = TOLERANCES.get(a.dtype.name, (0.0, 0.0))
-    return _tolerance("rtol", rtol, usual[0]), _tolerance("atol", atol, usual[1])
-
-
-def _tolerance(name: str, value: float | None, usual: float) -> float:
-    if value is None:
-        return usual
-    expected = "a finite number >= 0"
-    result = number("allclose", name, value, expected)
-    if not 0 <= result < np.inf:
-        fail(ValueError, "allclose", name, expected, value)
-    return result
+    given = {"rtol": rtol, "atol": atol}
+    chosen = [
+        default if value is None else not_negative("allclose", name, value)
+        for (name, value), default in zip(given.items(), usual, strict=True)
+    ]
+    return chosen[0], chosen[1]
 
 
 def _errors(

@@ -1,8 +1,8 @@
 """Conversion between binary32 and binary64 as one primitive, ``exact_convert``.
 
-On bits, so that subnormals survive: widening is exact, narrowing rounds once to
-nearest even (SPEC, "Arithmetic"). One name in a jaxpr, so that a program shows the
-conversion and not thirty integer operations.
+Subnormals survive; widening is exact, narrowing rounds once to nearest even (SPEC,
+"Arithmetic"). One name in a jaxpr, so that a program shows the conversion and not the
+steps that protect it.
 """
 
 from collections.abc import Sequence

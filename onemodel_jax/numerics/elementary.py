@@ -21,7 +21,7 @@ from onemodel_jax.numerics.softfloat import (
     flush64,
     from_bits,
     pin,
-    safe_div64,
+    safe_div,
 )
 
 LN2_HIGH = float.fromhex("0x1.62e42fee00000p-1")  # bits 0x3FE62E42FEE00000
@@ -57,7 +57,7 @@ def _split(x: Array) -> tuple[Array, Array]:
 
 def _log_series(x: Array, top: Array, bottom: Array, k: Array) -> Array:
     """Return log x = 2 atanh(top / bottom) + k ln 2, with the edges of log at x."""
-    f = safe_div64(top, bottom)
+    f = safe_div(top, bottom)
     s = pin(f * f)
     p = jnp.full_like(s, 1 / 23)
     for n in range(10, -1, -1):
@@ -102,7 +102,7 @@ def cos_pi_body(t: Array) -> Array:
     r = jnp.ones_like(a)
     for k in range(13, 0, -1):
         divisor = jnp.full_like(square, float((2 * k - 1) * (2 * k)))
-        r = pin(1.0 - pin(safe_div64(square, divisor) * r))
+        r = pin(1.0 - pin(safe_div(square, divisor) * r))
     r = jnp.where(low, r, -r)
     r = jnp.where(t <= 0.0, 1.0, jnp.where(t >= 1.0, -1.0, r))
     return jnp.where(t == t, r, jnp.nan)
@@ -119,15 +119,15 @@ def _one_rounding(body64):
 
 def _sigmoid64(x: Array) -> Array:
     t = exp64_body(-jnp.abs(x))
-    return safe_div64(jnp.where(x >= 0, 1.0, t), pin(1.0 + t))
+    return safe_div(jnp.where(x >= 0, 1.0, t), pin(1.0 + t))
 
 
 def _tanh64(x: Array) -> Array:
     a = jnp.abs(x)
     q = exp64_body(-2.0 * a)
     cube = pin(pin(a * a) * a)
-    small = pin(a - safe_div64(cube, jnp.full_like(a, 3.0)))
-    large = safe_div64(pin(1.0 - q), pin(1.0 + q))
+    small = pin(a - safe_div(cube, jnp.full_like(a, 3.0)))
+    large = safe_div(pin(1.0 - q), pin(1.0 + q))
     value = jnp.where(a < 2.0**-12, small, large)
     return from_bits(bits_of(value) | (bits_of(x) & jnp.int64(-(2**63))))
 

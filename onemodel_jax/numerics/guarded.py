@@ -22,7 +22,13 @@ from jax.interpreters import batching, mlir
 from onemodel_jax._types import EXACT, Arithmetic, Array, ArrayLike
 from onemodel_jax.numerics import exact
 from onemodel_jax.numerics.primitives import island
-from onemodel_jax.numerics.softfloat import bits_of, from_bits, pin
+from onemodel_jax.numerics.softfloat import (
+    bits_of,
+    from_bits,
+    pin,
+    safe_div,
+    subnormal,
+)
 
 BLOCK = 256  # elements repaired together
 DENSE = 16  # with more than one marked block in DENSE, everything is emulated
@@ -57,20 +63,6 @@ _EXACT = Operations(exact.add, exact.sub, exact.mul, exact.div, exact.sqrt, isla
 _FAST = Operations(jnp.add, jnp.subtract, jnp.multiply, jnp.divide, jnp.sqrt, _inline)
 
 
-def _subnormal(x: Array) -> Array:
-    magnitude = bits_of(x) & 0x7FFF_FFFF
-    return (magnitude != 0) & (magnitude < 0x0080_0000)
-
-
-def _div(x: Array, y: Array) -> Array:
-    """Return pinned x / y, the divisor made to depend on x (softfloat.safe_div64)."""
-    bx, by = (lax.bitcast_convert_type(v, jnp.uint32) for v in (x, y))
-    sign = jnp.uint32(1 << 31)
-    magnitude = lax.bitcast_convert_type(lax.min(by & ~sign, bx | sign), jnp.float32)
-    quotient = lax.bitcast_convert_type(pin(x / magnitude), jnp.uint32)
-    return lax.bitcast_convert_type(quotient ^ (by & sign), jnp.float32)
-
-
 def _poisoned(x: Array, marks: list[Array]) -> Array:
     """Return pinned x with the one NaN that says: marked."""
     marked = functools.reduce(jnp.bitwise_or, marks)
@@ -99,7 +91,7 @@ def _watched(marks: list[Array]) -> Operations:
 
     def div(x: Array, y: Array) -> Array:
         # The compiler takes the reciprocal of one divisor for all elements.
-        quotient = pin(x / y) if y.ndim else _div(*jnp.broadcast_arrays(x, y))
+        quotient = pin(x / y) if y.ndim else safe_div(*jnp.broadcast_arrays(x, y))
         marks.append((quotient == 0) & (x != 0))
         return quotient
 
@@ -160,7 +152,7 @@ def _guarded(body: Body, operands: Sequence[Array]) -> tuple[Array, ...]:
     """The implementation: operands (N,) or ()."""
 
     def hardware(*operands: Array) -> tuple[Array, ...]:
-        marks = [_subnormal(x) for x in operands]
+        marks = [subnormal(x) for x in operands]
         first, *others = body(_watched(marks), *operands)
         return _poisoned(first, marks), *others
 

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.core import ShapedArray
 
-from onemodel_jax._checks import check_arithmetic, describe, fail
+from onemodel_jax._checks import check_arithmetic, check_axis, describe, fail
 from onemodel_jax._types import EXACT, Arithmetic, Array, ArrayLike
 from onemodel_jax.numerics import engines
 from onemodel_jax.numerics.primitives import define
@@ -162,9 +162,7 @@ def lane_sum(x: ArrayLike, *, axis: int = -1, arithmetic: Arithmetic = EXACT) ->
     """
     _check("lane_sum", x, x, "x")
     x = jnp.asarray(x)
-    if type(axis) is not int or not -x.ndim <= axis < x.ndim:
-        expected = f"an axis of {describe(x)}"
-        fail(ValueError, "lane_sum", "axis", expected, repr(axis))
+    check_axis("lane_sum", axis, x)
     if not check_arithmetic("lane_sum", arithmetic):
         return jnp.sum(x, axis=axis)
     moved = jnp.moveaxis(x, axis, -1)

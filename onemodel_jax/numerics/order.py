@@ -32,7 +32,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from onemodel_jax._checks import check_option, describe, fail
+from onemodel_jax._checks import check_option, describe, describe_error, fail
 from onemodel_jax.numerics.trees import Order, Tree, postorder
 
 #: Exponents of u and of M. Far from the subnormals, which hardware may flush.
@@ -102,8 +102,7 @@ def _caller(sum_fn: Callable[[np.ndarray], Any]) -> Callable[[np.ndarray], np.nd
             if value.shape == ():
                 float(value)
         except Exception as error:
-            text = (str(error).splitlines() or [""])[0]
-            got = f"{type(error).__name__}: {text}"
+            got = describe_error(error)
             raise ValueError(
                 f"reveal_order: sum_fn: expected {expected}, got {got}"
             ) from error

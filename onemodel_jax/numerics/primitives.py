@@ -1,7 +1,7 @@
 """Exact operations as JAX primitives: one name in a jaxpr, one rounding, own vmap rule.
 
 A primitive keeps an exact operation visible as itself (a jaxpr shows ``exact_add``,
-not thirty integer operations), traces fast, and lets vmap batch the operation
+not what protects it), traces fast, and lets vmap batch the operation
 instead of its insides. None of them has a differentiation rule: their insides are
 integer operations whose gradient would silently be zero, so JAX must refuse.
 Gradients come from the hand-written VJPs of ``onemodel_jax.ops``.

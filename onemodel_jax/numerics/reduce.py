@@ -14,7 +14,13 @@ import jax.numpy as jnp
 from jax import lax
 from jax.core import ShapedArray
 
-from onemodel_jax._checks import check_arithmetic, describe, fail, number
+from onemodel_jax._checks import (
+    check_arithmetic,
+    check_axis,
+    describe,
+    fail,
+    not_negative,
+)
 from onemodel_jax._types import EXACT, Arithmetic, Array, ArrayLike
 from onemodel_jax.numerics import convert
 from onemodel_jax.numerics.exact import div, mul, sub
@@ -98,8 +104,7 @@ def rows(function: str, x: ArrayLike, axis: int | None) -> Array:
     x = jnp.asarray(x)
     if axis is None:
         return x.reshape(x.size)
-    if type(axis) is not int or not -x.ndim <= axis < x.ndim:
-        fail(ValueError, function, "axis", f"an axis of {describe(x)}", repr(axis))
+    check_axis(function, axis, x)
     return jnp.moveaxis(x, axis, -1)
 
 
@@ -261,9 +266,6 @@ def var(
       ValueError: as for :func:`block_sum`, or correction is negative or not finite.
     """
     check_arithmetic("var", arithmetic)
-    expected = "a finite number >= 0"
-    count = number("var", "correction", correction, expected)
-    if not 0 <= count < math.inf:
-        fail(ValueError, "var", "correction", expected, repr(correction))
+    count = not_negative("var", "correction", correction)
     with jax.enable_x64(True):
         return _var(rows("var", x, axis), count, arithmetic)

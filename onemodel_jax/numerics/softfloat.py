@@ -25,7 +25,6 @@ _ABS64 = 0x7FFF_FFFF_FFFF_FFFF
 _INF64 = 0x7FF0_0000_0000_0000
 _FRACTION64 = 0x000F_FFFF_FFFF_FFFF
 _ONE64 = 0x3FF0_0000_0000_0000
-_NAN32 = 0x7FC0_0000
 
 
 def bits_of(x: Array) -> Array:
@@ -46,6 +45,12 @@ def pin(x: Array) -> Array:
     b = bits_of(x)
     limit = 0x7FFF_FFFE if b.dtype == _I32 else _ABS64 - 1
     return from_bits(lax.min(b, jnp.asarray(limit, b.dtype)))
+
+
+def subnormal(x: Array) -> Array:
+    """Return True where binary32 ``x`` is subnormal, by its bits."""
+    magnitude = bits_of(x) & 0x7FFF_FFFF
+    return (magnitude != 0) & (magnitude < 0x0080_0000)
 
 
 def decode(x: Array) -> Array:
@@ -120,16 +125,14 @@ def mul32(x: Array, y: Array) -> Array:
 def div32(x: Array, y: Array) -> Array:
     # The binary64 quotient must be right to the last bit: a subnormal quotient can be
     # a midpoint of binary32, and a reciprocal that is an ulp off would break the tie.
-    return encode(safe_div64(decode(x), decode(y)))
+    return encode(safe_div(decode(x), decode(y)))
 
 
 def sqrt32(x: Array) -> Array:
     # No root is subnormal, so the hardware's is right. A subnormal operand is an
     # integer n quanta of 2^-149; its root is that of 2n, times 2^-75.
-    b = bits_of(x)
-    magnitude = b & 0x7FFF_FFFF
-    tiny = (magnitude != 0) & (magnitude < 0x0080_0000)
-    double = (magnitude << 1).astype(_F32)
+    b, tiny = bits_of(x), subnormal(x)
+    double = ((b & 0x7FFF_FFFF) << 1).astype(_F32)
     root = pin(jnp.sqrt(jnp.where(tiny, jnp.where(b < 0, -double, double), pin(x))))
     return jnp.where(tiny, root * 2.0**-75, root)
 
@@ -194,22 +197,6 @@ def sqrt64(x: Array) -> Array:
     return pin(jnp.sqrt(flush64(pin(x))))
 
 
-def safe_div64(x: Array, y: Array) -> Array:
-    """Return x / y for normal quotients, safe from the reciprocal rewrite.
-
-    XLA multiplies by a reciprocal where the divisor is one number for all elements.
-    The unsigned minimum with ``bits(x) | 2^63`` leaves the divisor's magnitude as it
-    is but makes it depend on each element of the dividend, constant or not.
-    """
-    bx = lax.bitcast_convert_type(x, _U64)
-    by = lax.bitcast_convert_type(y, _U64)
-    sign = _U64(1 << 63)
-    magnitude = lax.min(by & ~sign, bx | sign)
-    quotient = pin(from_bits(bits_of(x)) / lax.bitcast_convert_type(magnitude, _F64))
-    out = lax.bitcast_convert_type(quotient, _U64) ^ (by & sign)
-    return lax.bitcast_convert_type(out, _F64)
-
-
 def _split_exponent(x: Array) -> tuple[Array, Array]:
     """Return (significand with sign in +-[1, 2), exponent field) of normal ``x``."""
     b = bits_of(x)
@@ -243,8 +230,8 @@ def mul64(x: Array, y: Array) -> Array:
 def div64(x: Array, y: Array) -> Array:
     x, y = flush64(pin(x)), flush64(pin(y))
     (mx, ex), (my, ey) = _split_exponent(x), _split_exponent(y)
-    quotient = _scale(safe_div64(mx, my), ex - ey)
-    return jnp.where(_ordinary(x) & _ordinary(y), quotient, safe_div64(x, y))
+    quotient = _scale(safe_div(mx, my), ex - ey)
+    return jnp.where(_ordinary(x) & _ordinary(y), quotient, safe_div(x, y))
 
 
 def _two_product(x: Array, y: Array) -> tuple[Array, Array]:
@@ -299,6 +286,24 @@ def _scale_or_zero(x: Array, shift: Array) -> Array:
 
 
 # both widths
+
+
+def safe_div(x: Array, y: Array) -> Array:
+    """Return the hardware's x / y, pinned, safe from the reciprocal rewrite.
+
+    XLA multiplies by a reciprocal where the divisor is one number for all elements.
+    The unsigned minimum with ``bits(x)`` and the sign bit set leaves the divisor's
+    magnitude as it is but makes it depend on each element of the dividend, constant or
+    not. Right but for flushing, in both widths.
+    """
+    unsigned, width = (_U64, 64) if x.dtype == _F64 else (_U32, 32)
+    bx = lax.bitcast_convert_type(x, unsigned)
+    by = lax.bitcast_convert_type(y, unsigned)
+    sign = unsigned(1 << (width - 1))
+    magnitude = lax.min(by & ~sign, bx | sign)
+    quotient = pin(from_bits(bits_of(x)) / lax.bitcast_convert_type(magnitude, x.dtype))
+    out = lax.bitcast_convert_type(quotient, unsigned) ^ (by & sign)
+    return lax.bitcast_convert_type(out, x.dtype)
 
 
 def order_key(b: Array) -> Array:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from onemodel_jax.numerics import guarded
+from onemodel_jax.numerics import guarded, softfloat
 from tests.numerics.samples import ARITY, expected, hard_tuple
 from tests.support import assert_bits_equal, bits, hard_values
 
@@ -20,7 +20,7 @@ def watched(name):
     """Return jitted operands -> (result, mark) of one hardware operation."""
 
     def run(*operands):
-        marks = [guarded._subnormal(x) for x in operands]
+        marks = [softfloat.subnormal(x) for x in operands]
         result = getattr(guarded._watched(marks), name)(*operands)
         return result, functools.reduce(jnp.bitwise_or, marks)
 
