@@ -225,4 +225,4 @@ def _describe(
         f"{count:,} parameters, {source}, batch {settings.batch}, "
         f"seed {settings.seed}, {settings.arithmetic} arithmetic{start}"
     )
-    print("compiling the step (half a minute on two cores) ...", flush=True)
+    print("compiling the step (about a minute on two cores) ...", flush=True)
